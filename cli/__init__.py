@@ -1,0 +1,1 @@
+"""People's door: the commands."""

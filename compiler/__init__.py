@@ -1,0 +1,1 @@
+"""Syntax tree -> artifact: read pipeline.py first."""

@@ -1,0 +1,1 @@
+"""Closed form + sizes -> row intervals, blocks, schedule, facts."""
