@@ -1,0 +1,76 @@
+"""Token order: the slots that kernels work in, when it is not the caller's order.
+
+A slot holds a token or is padding (-1).  A grid in tile order has its tiles one after another,
+each padded to its whole volume, so that a kernel block of that volume is one box of the grid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from cmask.runtime.closed_form import Order
+from cmask.runtime.derive.clauses import number
+from cmask.runtime.derive.layout import Layout, Segment
+from cmask.runtime.derive.sizes import BindError
+from cmask.runtime.derive.tokens import Array, Side
+from cmask.runtime.expressions import Literal, Value
+
+SLOT_ALIGNMENT = 128  # tiles begin at a multiple of the largest kernel block [slots]
+
+
+def slots_of(layout: Layout, names: Mapping[str, Value], side: Side) -> Array | None:
+    """int64[slots]: the token of each slot, or -1; None when slots are the tokens themselves."""
+    orders = {s.region.name: _concrete(s) for s in layout.segments}
+    if all(order.kind == "raster" for order in orders.values()):
+        return None
+    pieces: list[Array] = []
+    total = 0
+    for segment in layout.segments:
+        start = segment.q_start if side == "q" else segment.k_start
+        if start < 0:
+            continue
+        local = _local_slots(segment, orders[segment.region.name], names)
+        if orders[segment.region.name].kind == "tile":
+            padding = -total % SLOT_ALIGNMENT
+            pieces.append(np.full(padding, -1, np.int64))
+            total += padding
+        pieces.append(np.where(local < 0, -1, local + start))
+        total += len(local)
+    return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+
+
+def _concrete(segment: Segment) -> Order:
+    """What `auto` stands for: tiles of 128 tokens on grids, the raster elsewhere."""
+    order = segment.region.order
+    if order.kind != "auto":
+        return order
+    shapes = {2: (8, 16), 3: (4, 4, 8)}
+    shape = shapes.get(len(segment.region.axes))
+    return Order() if shape is None else Order("tile", tuple(Literal(n) for n in shape))
+
+
+def _local_slots(segment: Segment, order: Order, names: Mapping[str, Value]) -> Array:
+    """int64[slots]: offsets within the region instance, or -1."""
+    offsets = np.arange(segment.length, dtype=np.int64)
+    sizes = [number(size, names) for size in order.sizes]
+    if any(math.isinf(n) or n < 1 for n in sizes):
+        raise BindError(f"the order of `{segment.region.name}` needs sizes of at least 1")
+    if order.kind == "raster" or segment.length == 0:
+        return offsets
+    if order.kind == "mod":
+        return np.argsort(offsets % int(sizes[0]), kind="stable")
+    return _tile_slots(segment.sizes, tuple(int(n) for n in sizes))
+
+
+def _tile_slots(grid: tuple[int, ...], tile: tuple[int, ...]) -> Array:
+    """Raster offsets in tile order, -1 where a tile hangs over the edge."""
+    counts = [-(-n // t) for n, t in zip(grid, tile, strict=True)]
+    padded = [c * t for c, t in zip(counts, tile, strict=True)]
+    offsets = np.full(padded, -1, np.int64)
+    offsets[tuple(slice(n) for n in grid)] = np.arange(math.prod(grid)).reshape(grid)
+    split = offsets.reshape([x for c, t in zip(counts, tile, strict=True) for x in (c, t)])
+    rank = len(grid)
+    return split.transpose([*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)]).reshape(-1)
