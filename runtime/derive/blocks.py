@@ -87,7 +87,7 @@ def _by_rank(intervals: RowIntervals, block_m: int) -> Iterator[tuple[Array, Arr
         yield rows[rest] // block_m, intervals.starts[rest], intervals.stops[rest]
 
 
-def transpose(runs: Runs, num_owners: int) -> Runs:
+def transpose(runs: Runs) -> Runs:
     """The same blocks owned by the other side.
 
     Only the blocks where one owner's kind differs from the owner before it are visited: they are

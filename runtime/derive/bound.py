@@ -99,14 +99,14 @@ class BoundMask:
         key = (block_m, block_n, masking)
         if key not in self._descriptors:
             self._descriptors[key] = describe(
-                self._view, self._split, block_m, block_n, masking
+                self._view, self.split, block_m, block_n, masking
             )
         return self._descriptors[key]
 
     @cached_property
     def _natural(self) -> Split:
         if not self.is_permuted:
-            return self._split
+            return self.split
         return split(self._view_of(None, None))
 
     @property
@@ -119,8 +119,14 @@ class BoundMask:
         return self._view_of(self.q_slots, self.k_slots)
 
     @cached_property
-    def _split(self) -> Split:
+    def split(self) -> Split:
+        """The clauses in slots: row intervals, and those that are none."""
         return split(self._view)
+
+    @property
+    def slot_lengths(self) -> tuple[int, int]:
+        """Query and key slots."""
+        return self._view.q_len, self._view.kv_len
 
     def _view_of(self, q_slots: Array | None, k_slots: Array | None) -> View:
         start, stop = self.rows

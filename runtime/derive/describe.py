@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,16 @@ from cmask.runtime.derive.patterns import (
 from cmask.runtime.derive.rows import RowIntervals, clause_intervals, unite
 from cmask.runtime.derive.sizes import BindError
 from cmask.runtime.derive.tokens import Array
-from cmask.runtime.descriptor import BlockLists, Descriptor, Int32Array, pack_pattern
+from cmask.runtime.descriptor import (
+    BlockLists,
+    Descriptor,
+    Int32Array,
+    pack_pattern,
+    unpack_pattern,
+)
+
+if TYPE_CHECKING:
+    from cmask.runtime.schema import StoredBlocks
 
 MAX_DICTIONARY = 128  # patterns; with more, row bounds are smaller where they can serve
 PARTIAL_COST = 1.2  # of a full block, in the order of work; measured on an H200
@@ -89,8 +99,8 @@ def describe(view: View, parts: Split, block_m: int, block_n: int, masking: str)
     """
     blocks = _blocks(view, parts, block_m, block_n, masking)
     num_q_blocks, num_kv_blocks = -(-view.q_len // block_m), -(-view.kv_len // block_n)
-    full = runs_of.transpose(blocks.full, num_kv_blocks)
-    partial = runs_of.transpose(blocks.partial, num_kv_blocks)
+    full = runs_of.transpose(blocks.full)
+    partial = runs_of.transpose(blocks.partial)
     transposed = np.argsort(blocks.other << 32 | blocks.owner, kind="stable")
     by_key = (blocks.other[transposed], blocks.owner[transposed], blocks.pattern[transposed])
     bits = blocks.bits.bits
@@ -105,7 +115,7 @@ def describe(view: View, parts: Split, block_m: int, block_n: int, masking: str)
         by_key=block_lists(num_kv_blocks, full, partial, *by_key),
         patterns=pack_pattern(bits),
         key_patterns=pack_pattern(bits.transpose(0, 2, 1)),
-        bounds=_bounds(parts, blocks, num_q_blocks * block_m),
+        bounds=_bounds(parts.intervals, blocks.partial, num_q_blocks * block_m),
         key_is_read=_key_is_read(view, parts, blocks, block_n),
     )
 
@@ -170,6 +180,48 @@ def _partial_blocks(parts: Split, grid: Grid, full: Runs, partial: Runs) -> tupl
     return keys >> 32, keys & 0xFFFFFFFF
 
 
+def restore(stored: StoredBlocks, intervals: RowIntervals) -> Descriptor:
+    """The whole descriptor from its stored half and the row intervals of the same mask."""
+    block_m, block_n = stored.block_m, stored.block_n
+    num_q_blocks, num_kv_blocks = -(-stored.q_len // block_m), -(-stored.kv_len // block_n)
+    full = _stored_runs(stored.full_offsets, stored.full_runs, FULL)
+    partial = _stored_runs(stored.bounds_offsets, stored.bounds_runs, PARTIAL)
+    owner = np.repeat(np.arange(num_q_blocks), np.diff(stored.pattern_offsets))
+    other, pattern = stored.pattern_blocks.astype(np.int64).T
+    order = np.argsort(other << 32 | owner, kind="stable")
+    read = np.ones(num_kv_blocks * block_n, np.int32)
+    for first, stop in stored.unread_runs:
+        read[first:stop] = 0
+    by_key = block_lists(
+        num_kv_blocks,
+        runs_of.transpose(full),
+        runs_of.transpose(partial),
+        other[order],
+        owner[order],
+        pattern[order],
+    )
+    lists = {name: getattr(stored, name) for name in BlockLists.__dataclass_fields__}
+    bits = unpack_pattern(stored.patterns, block_n)
+    return Descriptor(
+        block_m=block_m,
+        block_n=block_n,
+        q_len=stored.q_len,
+        kv_len=stored.kv_len,
+        by_query=BlockLists(**lists),
+        by_key=by_key,
+        patterns=stored.patterns,
+        key_patterns=pack_pattern(bits.transpose(0, 2, 1)),
+        bounds=_bounds(intervals, partial, num_q_blocks * block_m),
+        key_is_read=read,
+    )
+
+
+def _stored_runs(offsets: Int32Array, pairs: Int32Array, kind: int) -> Runs:
+    owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    first, stop = pairs.astype(np.int64).T
+    return Runs(owner, first, stop, np.full(len(owner), kind, np.int64))
+
+
 def block_lists(
     num_owners: int, full: Runs, partial: Runs, owner: Array, other: Array, pattern: Array
 ) -> BlockLists:
@@ -199,13 +251,12 @@ def _pairs(left: Array, right: Array) -> Int32Array:
     return np.ascontiguousarray(np.stack([left, right], axis=1).astype(np.int32))
 
 
-def _bounds(parts: Split, blocks: Blocks, num_rows: int) -> Int32Array:
+def _bounds(intervals: RowIntervals, partial: Runs, num_rows: int) -> Int32Array:
     """Row bounds, only where some block is masked by them."""
-    if not len(blocks.partial.owner):
+    most = int(intervals.counts.max(initial=0))
+    if not len(partial.owner) or not 0 < most <= MAX_BOUNDS:
         return np.zeros((0, num_rows), np.int32)
-    most = int(parts.intervals.counts.max(initial=0))
-    num_intervals = 1 << (most - 1).bit_length()
-    return row_bounds(parts.intervals, num_intervals, num_rows)
+    return row_bounds(intervals, 1 << (most - 1).bit_length(), num_rows)
 
 
 def _key_is_read(view: View, parts: Split, blocks: Blocks, block_n: int) -> Int32Array:

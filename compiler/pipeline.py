@@ -1,0 +1,72 @@
+"""The whole compiler on one page: text -> artifact, one line a stage."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from cmask.compiler.close import close
+from cmask.compiler.configs import shipped_configs
+from cmask.compiler.findings import findings_of
+from cmask.compiler.goldens import make_goldens
+from cmask.compiler.ir import ResolvedMask
+from cmask.compiler.options import CompileOptions
+from cmask.compiler.resolve import resolve_with_warnings
+from cmask.grammar.diagnostic import Diagnostic
+from cmask.grammar.parser import parse
+from cmask.grammar.source import Source
+from cmask.runtime.artifact import store, write_artifact
+from cmask.runtime.closed_form import ClosedForm
+from cmask.runtime.derive.bound import BoundMask, bind
+from cmask.runtime.derive.facts import Facts, facts_of
+from cmask.runtime.derive.sizes import bind_names
+from cmask.runtime.schema import Body
+
+
+@dataclass(frozen=True, eq=False)
+class Compilation:
+    """What each stage made; `bound`, `facts` are None for a symbolic artifact."""
+
+    mask: ResolvedMask
+    closed_form: ClosedForm
+    bound: BoundMask | None
+    facts: Facts | None
+    artifact: bytes
+    warnings: tuple[Diagnostic, ...]
+
+
+def compile_source(source: Source, options: CompileOptions | None = None) -> Compilation:
+    """Compile a mask.
+
+    Raises `CmaskError` with every fault of the text, `BindError` when sizes do not fit.
+    """
+    options = options or CompileOptions()
+    tree = parse(source)
+    mask, warnings = resolve_with_warnings(tree, source)
+    form = close(mask)
+    bound = None if options.symbolic else bind_form(form, options)
+    facts = None if bound is None else facts_of(bound)
+    shapes = () if bound is None else options.block_shapes
+    body = Body(
+        source=source.text,
+        source_sha256=hashlib.sha256(source.text.encode()).digest(),
+        closed_form=form,
+        names={} if bound is None else dict(bound.names),
+        facts=facts,
+        descriptors=tuple(store(bound.descriptor(m, n)) for m, n in shapes if bound),
+        configs=shipped_configs(options.targets),
+        goldens=make_goldens(mask, form),
+    )
+    warnings = (*warnings, *findings_of(facts))
+    return Compilation(mask, form, bound, facts, write_artifact(body), warnings)
+
+
+def bind_form(form: ClosedForm, options: CompileOptions) -> BoundMask:
+    """The mask at the sizes that the options give."""
+    return bind(form, bind_names(form, seq=options.seq, given=options.sizes))
+
+
+def bind_source(source: Source, options: CompileOptions) -> BoundMask:
+    """Text -> the mask at its sizes, for those who need no artifact."""
+    mask, _ = resolve_with_warnings(parse(source), source)
+    return bind_form(close(mask), options)
