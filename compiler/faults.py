@@ -1,0 +1,49 @@
+"""A collector of diagnostics: every fault of a phase is reported, each once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from cmask.grammar.diagnostic import CmaskError, Diagnostic
+from cmask.grammar.source import Span
+
+
+@dataclass(slots=True)
+class Faults:
+    """Errors and warnings found so far."""
+
+    found: list[Diagnostic] = field(default_factory=list)
+
+    def error(self, code: str, message: str, span: Span, label: str, help: str = "") -> None:
+        """Note an error; a second one at the same place is a consequence and left out."""
+        if not any(d.span == span and d.severity == "error" for d in self.found):
+            self.found.append(Diagnostic(code, message, span, label, help))
+
+    def warning(self, code: str, message: str, span: Span, label: str, help: str = "") -> None:
+        """Note a warning."""
+        self.found.append(Diagnostic(code, message, span, label, help, "warning"))
+
+    def raise_errors(self) -> None:
+        """Raise `CmaskError` if there is any error."""
+        errors = [d for d in self.found if d.severity == "error"]
+        if errors:
+            raise CmaskError(errors)
+
+    @property
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        """The warnings in source order."""
+        warnings = [d for d in self.found if d.severity == "warning"]
+        return tuple(sorted(warnings, key=lambda d: d.span.start))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Advice for a name that does not exist."""
+    names = sorted(set(known))
+    close = difflib.get_close_matches(name, names, n=1)
+    if close:
+        return f"did you mean `{close[0]}`?"
+    if not names:
+        return ""
+    return f"choose among {', '.join(f'`{n}`' for n in names)}"

@@ -1,0 +1,92 @@
+"""The sizes block: defaults in an order in which each needs only earlier ones."""
+
+from __future__ import annotations
+
+import difflib
+
+from cmask.compiler.declared import Declared
+from cmask.compiler.faults import Faults
+from cmask.compiler.resolve_values import Values
+from cmask.grammar import syntax
+from cmask.runtime.expressions import Expr, names_in
+
+
+def resolve_sizes(
+    mask: syntax.Mask, declared: Declared, faults: Faults
+) -> tuple[tuple[str, Expr], ...]:
+    """Defaults of sizes, tables and helper names."""
+    entries = [e for i in mask.items if isinstance(i, syntax.Sizes) for e in i.entries]
+    nodes: dict[str, syntax.Size] = {}
+    for entry in entries:
+        if entry.name.text in nodes:
+            faults.error(
+                "duplicate-size",
+                f"`{entry.name.text}` has a second size",
+                entry.name.span,
+                "given above already",
+            )
+        else:
+            nodes[entry.name.text] = entry
+    known = {*declared.sizes, *declared.tables}
+    values = Values(declared, faults, {"seq", *declared.params, *declared.sizes, *nodes})
+    found = {name: values.value(node.value) for name, node in nodes.items()}
+    used = {name for expression in found.values() for name in names_in(expression)}
+    for name, node in nodes.items():
+        if name not in known:
+            _check_helper(name, node, name in used, declared, faults)
+    return _sorted(found, nodes, faults)
+
+
+def _check_helper(
+    name: str, node: syntax.Size, used: bool, declared: Declared, faults: Faults
+) -> None:
+    kind = declared.kinds.get(name)
+    if kind in ("region", "group"):
+        faults.error(
+            "fixed-size",
+            f"the size of the {kind} `{name}` is not called `{name}`",
+            node.name.span,
+            "has no size of this name",
+            "leave it out: it follows from its axes, its fixed size or its parts",
+        )
+    elif kind == "parameter":
+        faults.error(
+            "param-in-sizes",
+            f"`{name}` is a parameter",
+            node.name.span,
+            "not a size",
+            f"give its default where it is declared: `param {name} = ...`",
+        )
+    elif kind is not None:
+        faults.error("fixed-size", f"the {kind} `{name}` has no size", node.name.span, "not a size")
+    elif not used:
+        close = difflib.get_close_matches(name, declared.sizes, n=1)
+        faults.error(
+            "unknown-size",
+            f"`{name}` is no size of this mask, and nothing uses it",
+            node.name.span,
+            "not a size",
+            f"did you mean `{close[0]}`?" if close else "remove it",
+        )
+
+
+def _sorted(
+    found: dict[str, Expr], nodes: dict[str, syntax.Size], faults: Faults
+) -> tuple[tuple[str, Expr], ...]:
+    done: dict[str, Expr] = {}
+    waiting = dict(found)
+    while waiting:
+        ready = [n for n, e in waiting.items() if not (names_in(e) & waiting.keys())]
+        if not ready:
+            name = min(waiting, key=lambda n: nodes[n].span.start)
+            faults.error(
+                "size-cycle",
+                f"the size `{name}` depends on itself",
+                nodes[name].span,
+                "in a circle",
+                "express one of the sizes by `seq`",
+            )
+            return tuple(found.items())
+        for name in ready:
+            done[name] = waiting.pop(name)
+    return tuple(done.items())

@@ -1,0 +1,213 @@
+"""Expressions as written -> expressions of sizes, parameters, places and table entries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from cmask.compiler.declared import Declared, DeclaredRegion
+from cmask.compiler.faults import Faults, did_you_mean
+from cmask.grammar import syntax
+from cmask.runtime.expressions import Call, Entry, Expr, Literal, Number, Place, Ref
+
+_FUNCTIONS = {"min": 2, "max": 2, "sum": 1, "len": 1}
+_NOTHING = Literal(1)  # stands for an expression that is already reported
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Resolves expressions where certain names may be used.
+
+    names: sizes, parameters and helpers that have a value here
+    around: the region whose placement this is: places and table entries are allowed then
+    """
+
+    declared: Declared
+    faults: Faults
+    names: Collection[str]
+    around: DeclaredRegion | None = None
+
+    def value(self, node: syntax.Expression | syntax.Keyword) -> Expr:
+        """The expression; what cannot be one is reported."""
+        match node:
+            case syntax.Number(value=value):
+                return Literal(value)
+            case syntax.Reference(name=name):
+                return self.reference(node, name)
+            case syntax.Operation(operator=operator, operands=operands):
+                return fold(Call(operator, tuple(self.value(o) for o in operands)))
+            case syntax.Items(items=items):
+                return Call("list", tuple(self.value(i) for i in items))
+            case syntax.Entry():
+                return self.entry(node)
+            case syntax.Application():
+                return self.application(node)
+            case syntax.Keyword(name=name):
+                self.faults.error(
+                    "unexpected-keyword",
+                    f"`{name.text}=` has no meaning here",
+                    name.span,
+                    "a value is needed",
+                )
+                return _NOTHING
+
+    def reference(self, node: syntax.Reference, name: str) -> Expr:
+        if name in self.names:
+            return Ref(name)
+        kind = self.declared.kinds.get(name)
+        if kind is None:
+            self.faults.error(
+                "unknown-name",
+                f"`{name}` has no value",
+                node.span,
+                "not declared",
+                did_you_mean(name, self.names),
+            )
+        else:
+            self.faults.error(
+                "no-value",
+                f"the {kind} `{name}` has no value here",
+                node.span,
+                "cannot be used",
+                did_you_mean(name, self.names),
+            )
+        return _NOTHING
+
+    def application(self, node: syntax.Application) -> Expr:
+        name = node.name.text
+        if name in ("start", "end") or (name == "len" and self.around is not None):
+            return self.place(node)
+        if name not in _FUNCTIONS:
+            known = [*_FUNCTIONS, *(("start", "end") if self.around else ())]
+            self.faults.error(
+                "unknown-function",
+                f"there is no function `{name}`",
+                node.name.span,
+                "not a function",
+                did_you_mean(name, known),
+            )
+            return _NOTHING
+        return Call(name, tuple(self.value(a) for a in node.arguments))
+
+    def place(self, node: syntax.Application) -> Expr:
+        """`start(region)`, `end(region)`, `len(region)` of a region in the same group."""
+        what = node.name.text
+        if self.around is None:
+            self.faults.error(
+                "misplaced-place",
+                f"`{what}` of a region is known only behind `at` and `from`",
+                node.span,
+                "here",
+            )
+            return _NOTHING
+        argument = node.arguments[0] if len(node.arguments) == 1 else None
+        if not isinstance(argument, syntax.Reference):
+            self.faults.error(
+                "bad-argument", f"`{what}` takes a region", node.span, "here", f"write `{what}(prompt)`"
+            )
+            return _NOTHING
+        siblings = {
+            r.name: r for r in self.declared.regions.values() if r.path == self.around.path
+        }
+        region = siblings.get(argument.name)
+        if region is None:
+            self.faults.error(
+                "not-in-group",
+                f"`{argument.name}` is no region of the group of `{self.around.name}`",
+                argument.span,
+                "not beside it",
+                did_you_mean(argument.name, siblings),
+            )
+            return _NOTHING
+        if what != "len" and region.node.starred:
+            self.faults.error(
+                "starred-place",
+                f"`{region.name}` has many instances and no single {what}",
+                argument.span,
+                "starred",
+                f"name a region without `*`, or use `len({region.name})`, all its tokens",
+            )
+        return Place(what, region.name)
+
+    def entry(self, node: syntax.Entry) -> Expr:
+        if self.around is None:
+            self.faults.error(
+                "misplaced-entry",
+                "a table entry has a value only in `until`, `at` and `from`",
+                node.span,
+                "here",
+            )
+            return _NOTHING
+        entry = table_entry(node, (self.around,), self.declared, self.faults)
+        if entry is None:
+            return _NOTHING
+        if entry.index == "row" and self.around.node.side != "query":
+            self.faults.error(
+                "row-placement",
+                f"the keys of `{self.around.name}` cannot be placed row by row",
+                node.span,
+                "an entry per query",
+                f"write `query region {self.around.name}`, or index the table by a level",
+            )
+        return entry
+
+
+def table_entry(
+    node: syntax.Entry, regions: Collection[DeclaredRegion], declared: Declared, faults: Faults
+) -> Entry | None:
+    """`table[index]` as the regions' tokens see it; None if it is reported."""
+    table = declared.tables.get(node.table.text)
+    if table is None:
+        faults.error(
+            "unknown-table",
+            f"there is no table `{node.table.text}`",
+            node.table.span,
+            "not declared",
+            did_you_mean(node.table.text, declared.tables)
+            or f"declare it: `table {node.table.text}[{node.index.text}]`",
+        )
+        return None
+    if table.index.text != node.index.text:
+        faults.error(
+            "wrong-index",
+            f"`{table.name.text}` is indexed by `{table.index.text}`",
+            node.index.span,
+            f"not by `{node.index.text}`",
+            f"write `{table.name.text}[{table.index.text}]`",
+        )
+        return None
+    index = node.index.text
+    lacking = [r for r in regions if index != "row" and index not in r.levels(None)]
+    if lacking:
+        faults.error(
+            "missing-coordinate",
+            f"`{lacking[0].name}` has no level `{index}`",
+            node.index.span,
+            "no such level",
+            did_you_mean(index, lacking[0].levels(None)),
+        )
+        return None
+    return Entry(table.name.text, index)
+
+
+def fold(expression: Call) -> Expr:
+    """A sum or product of finite literals as one literal, so that `window(-1, 5)` is plain."""
+    values = [a.value for a in expression.arguments if isinstance(a, Literal)]
+    if len(values) != len(expression.arguments):
+        return expression
+    folded = _folded(expression.function, values)
+    return expression if folded is None else Literal(folded)
+
+
+def _folded(function: str, values: list[Number]) -> Number | None:
+    match function, values:
+        case "-", [a]:
+            return -a
+        case "+", [a, b] if math.isfinite(a) and math.isfinite(b):
+            return a + b
+        case "-", [a, b] if math.isfinite(a) and math.isfinite(b):
+            return a - b
+        case "*", [a, b] if math.isfinite(a) and math.isfinite(b):
+            return a * b
+    return None
