@@ -1,36 +1,38 @@
-"""Masks that ship: one `.cmask` file each, with its source and its picture in a comment."""
+"""Masks that ship: one .cmask file each, with its use, its source and its picture in comments.
+
+    names()            what there is
+    path(name)         the file of one
+    description(name)  its use in one line
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
-_SUFFIX = ".cmask"
 
 
 def names() -> tuple[str, ...]:
-    """The names of the shipped masks, sorted."""
-    return tuple(sorted(file.stem for file in _FOLDER.glob(f"*{_SUFFIX}")))
+    """The shipped masks, by the alphabet.
+
+    >>> "causal" in names()
+    True
+    """
+    return tuple(sorted(file.stem for file in _FOLDER.glob("*.cmask")))
 
 
 def path(name: str) -> Path:
-    """The file of a shipped mask.
-
-    >>> path("causal").name
-    'causal.cmask'
-
-    Raises `KeyError` if no mask of this name ships.
-    """
+    """The file of a shipped mask; raises `KeyError` for any other name."""
     if name not in names():
         raise KeyError(name)
-    return _FOLDER / f"{name}{_SUFFIX}"
+    return _FOLDER / f"{name}.cmask"
 
 
 def description(name: str) -> str:
     """What a shipped mask is for: the first line of its file.
 
-    >>> description("causal")
-    'Each token sees itself and what came before it: every decoder-only language model.'
+    >>> description("padding")
+    'A sequence padded at its end: padding sees nothing and nothing sees it.'
     """
-    with path(name).open(encoding="utf-8") as file:
-        return file.readline().removeprefix("# ").strip()
+    first = path(name).read_text(encoding="utf-8").split("\n", 1)[0]
+    return first.removeprefix("# ").strip()
