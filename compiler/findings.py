@@ -11,17 +11,22 @@ def findings_of(facts: Facts | None) -> tuple[Diagnostic, ...]:
     """A warning for each region with empty rows or unread keys."""
     if facts is None:
         return ()
-    rows = [_warning("empty-rows", "queries", "see nothing", u) for u in facts.empty_rows]
-    keys = [_warning("unread-keys", "keys", "are seen by no query", u) for u in facts.unread_keys]
+    rows = (
+        _warning("empty-rows", u, "queries of `{}` see nothing", "their output is zero")
+        for u in facts.empty_rows
+    )
+    keys = (
+        _warning("unread-keys", u, "keys of `{}` are seen by no query", "their gradients are zero")
+        for u in facts.unread_keys
+    )
     return (*rows, *keys)
 
 
-def _warning(code: str, what: str, does: str, unused: Unused) -> Diagnostic:
+def _warning(code: str, unused: Unused, what: str, consequence: str) -> Diagnostic:
     return Diagnostic(
         code=code,
-        message=f"{unused.count:,} of {unused.total:,} {what} of `{unused.region}` {does}",
+        message=f"{unused.count:,} of {unused.total:,} {what.format(unused.region)}",
         span=NOWHERE,
-        label="",
-        help=f"{unused.reason}; attention gives them zeros",
+        help=f"{unused.reason}; {consequence}",
         severity="warning",
     )

@@ -56,6 +56,7 @@ def compile_source(source: Source, options: CompileOptions | None = None) -> Com
         descriptors=tuple(store(bound.descriptor(m, n)) for m, n in shapes if bound),
         configs=shipped_configs(options.targets),
         goldens=make_goldens(mask, form),
+        given=() if bound is None else tuple(sorted(options.sizes)),
     )
     warnings = (*warnings, *findings_of(facts))
     return Compilation(mask, form, bound, facts, write_artifact(body), warnings)

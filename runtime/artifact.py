@@ -64,7 +64,7 @@ def _unpack(data: bytes, message: str) -> Any:
     if len(data) > _MAX_BYTES:
         raise ArtifactError(f"an artifact of {len(data):,} bytes is larger than any that is made")
     try:
-        return msgpack.unpackb(data, raw=False, strict_map_key=True, max_buffer_size=_MAX_BYTES)
+        return msgpack.unpackb(data, raw=False, strict_map_key=True)
     except (ValueError, msgpack.UnpackException, RecursionError):
         raise ArtifactError(f"{message}: compile the mask again") from None
 

@@ -95,16 +95,11 @@ class Mask:
 
     def _names(self, sizes: Mapping[str, object]) -> dict[str, Value]:
         """The compiler's values overridden; defaults that depend on what changed follow it."""
-        given = dict(sizes)
+        given = {name: self.body.names[name] for name in self.body.given} | sizes
         seq = given.pop("seq", self.body.names.get("seq"))
         if seq is not None and not isinstance(seq, int):
             raise BindError(f"`seq` must be a whole number, got {seq!r}")
-        names = bind_names(self.form, seq=seq, given=given)
-        defaults = {name for name, _ in self.form.sizes}
-        for name, value in self.body.names.items():
-            if name not in names and (name not in defaults or seq is None):
-                names[name] = value
-        return names
+        return bind_names(self.form, seq=seq, given=given)
 
     def verify(self) -> int:
         """Check this runtime against the artifact's golden vectors; how many there are.

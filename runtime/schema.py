@@ -11,8 +11,8 @@ and old readers skip it; anything else raises `FORMAT_VERSION`, and a reader ref
 that it does not know.  Arrays are {dtype, shape, data} with little-endian data.  The same input
 gives the same bytes: no dates, no paths, no order that depends on a hash.
 
-Values are coded by their declared types: dataclasses as maps with a `kind`, tuples as lists,
-enumerations of dataclasses by `kind`.  Reading checks every type and trusts nothing.
+Values are coded by their declared types: dataclasses as maps with a `type`, tuples as lists,
+enumerations of dataclasses by `type`.  Reading checks every type and trusts nothing.
 """
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ class Body:
     descriptors    at `names`, one per block shape
     configs        kernel configurations
     goldens        small golden vectors
+    given          the names whose value was asked for; the others follow from defaults
     """
 
     source: str
@@ -113,6 +114,7 @@ class Body:
     descriptors: tuple[StoredBlocks, ...]
     configs: tuple[StoredConfig, ...]
     goldens: tuple[Golden, ...] = ()
+    given: tuple[str, ...] = ()
 
 
 def encode(value: Any) -> Any:
@@ -122,7 +124,7 @@ def encode(value: Any) -> Any:
         return {"dtype": data.dtype.str, "shape": list(data.shape), "data": data.tobytes()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {"kind": type(value).__name__, **fields}
+        return {"type": type(value).__name__, **fields}
     if isinstance(value, dict):
         return {key: encode(value[key]) for key in sorted(value)}
     if isinstance(value, (list, tuple)):
@@ -138,7 +140,7 @@ def decode(value: Any, declared: Any) -> Any:
     if origin is types.UnionType or origin is typing.Union:
         return _decode_union(value, typing.get_args(declared))
     if origin is tuple:
-        return tuple(decode(item, typing.get_args(declared)[0]) for item in _items(value, declared))
+        return _decode_tuple(_items(value, declared), typing.get_args(declared))
     if origin is dict:
         _, of = typing.get_args(declared)
         if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
@@ -157,12 +159,19 @@ def decode(value: Any, declared: Any) -> Any:
     return value
 
 
+def _decode_tuple(items: list[Any], of: tuple[Any, ...]) -> tuple[Any, ...]:
+    if of[-1] is not Ellipsis and len(items) != len(of):
+        raise FormatError(f"{len(of)} items are needed, not {len(items)}")
+    each = [of[0]] * len(items) if of[-1] is Ellipsis else of
+    return tuple(decode(item, declared) for item, declared in zip(items, each, strict=True))
+
+
 def _decode_union(value: Any, options: tuple[Any, ...]) -> Any:
     if value is None and type(None) in options:
         return None
-    if isinstance(value, dict) and "kind" in value:
+    if isinstance(value, dict) and "type" in value:
         for option in options:
-            if dataclasses.is_dataclass(option) and _name(option) == value["kind"]:
+            if dataclasses.is_dataclass(option) and _name(option) == value["type"]:
                 return decode(value, option)
     for option in options:
         if option is not type(None) and not dataclasses.is_dataclass(option):
@@ -177,7 +186,7 @@ def _decode_union(value: Any, options: tuple[Any, ...]) -> Any:
 
 
 def _decode_dataclass(value: Any, declared: Any) -> Any:
-    if not isinstance(value, dict) or value.get("kind") != declared.__name__:
+    if not isinstance(value, dict) or value.get("type") != declared.__name__:
         raise FormatError(f"a {declared.__name__} is needed")
     hints = _hints(declared)
     fields: dict[str, Any] = {}

@@ -34,7 +34,8 @@ class Facts:
     max_intervals    most key intervals of a row in the caller's order; None where some rule is
                      no row interval (grids, residues)
     useful_share     visible pairs / pairs in visited blocks
-    descriptor_bytes the block lists of both directions and the pattern dictionary [bytes]
+    descriptor_bytes the block lists of both directions and the dictionary [bytes]; its transposed
+                     copy follows from it and does not count
     looks_ahead      whether any query sees a key that lies behind it in the sequence
     """
 
@@ -101,11 +102,10 @@ def visible_pairs(bound: BoundMask, descriptor: Descriptor) -> int:
 
 
 def descriptor_bytes(descriptor: Descriptor) -> int:
-    """Bytes of the lists of both directions and of the dictionary."""
+    """Bytes of the lists of both directions and of the dictionary, taken once."""
     lists = (descriptor.by_query, descriptor.by_key)
     arrays = [getattr(side, name) for side in lists for name in BlockLists.__dataclass_fields__]
-    arrays += [descriptor.patterns, descriptor.key_patterns]
-    return sum(array.nbytes for array in arrays)
+    return sum(array.nbytes for array in (*arrays, descriptor.patterns))
 
 
 def _real_rows(bound: BoundMask, block_m: int) -> Array:
