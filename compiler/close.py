@@ -53,7 +53,7 @@ def alternatives(pattern: ir.Pattern) -> Iterator[tuple[Test, ...]]:
             yield (test_of(pattern),)
 
 
-def test_of(pattern: ir.Pattern) -> Test:
+def test_of(pattern: ir.Pattern) -> Test:  # noqa: C901 - one case per pattern
     """The interval test that a single pattern is."""
     match pattern:
         case ir.Same(coordinate=c):
@@ -81,7 +81,7 @@ def test_of(pattern: ir.Pattern) -> Test:
 
 
 def _limit(c: ir.Coordinate, low: int | Expr | None, high: int | Expr | None) -> Limit:
-    """low <= c(k) - c(q) <= high, both inclusive, as ends of the undivided key coordinate.
+    """Low <= c(k) - c(q) <= high, both inclusive, as ends of the undivided key coordinate.
 
     With c = x / n: c(k) >= c(q) + d exactly when x(k) >= n * (floor(x(q) / n) + d).
     """
@@ -113,7 +113,9 @@ def _negative(value: Expr) -> Expr:
 
 
 def _add(left: Expr, right: Literal) -> Expr:
-    return Literal(left.value + right.value) if isinstance(left, Literal) else Call("+", (left, right))
+    return (
+        Literal(left.value + right.value) if isinstance(left, Literal) else Call("+", (left, right))
+    )
 
 
 def _multiply(left: Expr, right: Expr) -> Expr:

@@ -24,7 +24,7 @@ def make_goldens(mask: ResolvedMask, form: ClosedForm) -> tuple[Golden, ...]:
             if 0 < max(layout.q_len, layout.kv_len) <= _MOST_TOKENS:
                 bits = semantics.dense(mask, names)
                 packed = np.packbits(bits.reshape(-1)).tobytes()
-                return (Golden(dict(names), *bits.shape, packed),)
+                return (Golden(names, bits.shape[0], bits.shape[1], packed),)
         except BindError:
             continue
     return ()

@@ -112,7 +112,9 @@ class Or:
     parts: tuple[Pattern, ...]
 
 
-Pattern = All | Same | Before | Upto | Window | ShiftedWindow | First | Disc | Until | Rows | And | Or
+Pattern = (
+    All | Same | Before | Upto | Window | ShiftedWindow | First | Disc | Until | Rows | And | Or
+)
 
 
 @dataclass(frozen=True, slots=True)

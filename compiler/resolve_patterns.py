@@ -207,10 +207,8 @@ class Patterns:
         names = [self.coordinate(a) for a in axes if a is not None]
         if any(c is None or c.divisor or c.modulus for c in names):
             return None
-        if names:
-            found = tuple(c.name for c in names if c is not None)
-        else:
-            found = self.common_axes(node)
+        given = tuple(c.name for c in names if c is not None)
+        found = given or self.common_axes(node)
         if not set(found) <= self.declared.axes:
             self.usage(node, "`disc` measures along axes")
             return None
@@ -222,12 +220,12 @@ class Patterns:
         found = tuple(a for a in next(iter(axes), ()) if a is not None)
         if len(axes) == 1 and found and len(found) == len(next(iter(axes))):
             return found
+        differing = [r.name for r in regions if r.axes != regions[0].axes or not r.axes]
         self.faults.error(
             "no-axes",
             "`disc` needs regions with the same named axes",
             node.span,
-            f"{', '.join(f'`{r.name}`' for r in regions if r.axes != regions[0].axes or not r.axes)}"
-            " differ" if len(axes) > 1 else "no axes",
+            f"not so {', '.join(f'`{name}`' for name in dict.fromkeys(differing))}",
             "give both regions the same axes, or name the axes: `disc(h, w, radius)`",
         )
         return ()

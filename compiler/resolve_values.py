@@ -104,12 +104,14 @@ class Values:
         argument = node.arguments[0] if len(node.arguments) == 1 else None
         if not isinstance(argument, syntax.Reference):
             self.faults.error(
-                "bad-argument", f"`{what}` takes a region", node.span, "here", f"write `{what}(prompt)`"
+                "bad-argument",
+                f"`{what}` takes a region",
+                node.span,
+                "here",
+                f"write `{what}(prompt)`",
             )
             return _NOTHING
-        siblings = {
-            r.name: r for r in self.declared.regions.values() if r.path == self.around.path
-        }
+        siblings = {r.name: r for r in self.declared.regions.values() if r.path == self.around.path}
         region = siblings.get(argument.name)
         if region is None:
             self.faults.error(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from cmask.grammar import syntax
 from cmask.grammar.diagnostic import CmaskError
@@ -13,7 +13,7 @@ from cmask.grammar.source import Source, Span
 from cmask.grammar.syntax_errors import explain
 
 if TYPE_CHECKING:
-    from lark import Lark, Token, Tree
+    from lark import Lark
 
 
 def parse(source: Source) -> syntax.Mask:
@@ -24,7 +24,8 @@ def parse(source: Source) -> syntax.Mask:
         tree = grammar().parse(source.text)
     except UnexpectedInput as error:
         raise CmaskError([explain(error, source)]) from None
-    return _Builder().mask(tree)
+    built: syntax.Mask = _Builder().build(cast(Node, tree))
+    return built
 
 
 @cache
@@ -34,8 +35,21 @@ def grammar(*, strict: bool = False) -> Lark:
 
     text = (files("cmask.grammar") / "cmask.lark").read_text(encoding="utf-8")
     return Lark(
-        text, start="mask", parser="lalr", propagate_positions=True, strict=strict, maybe_placeholders=True
+        text,
+        start="mask",
+        parser="lalr",
+        propagate_positions=True,
+        strict=strict,
+        maybe_placeholders=True,
     )
+
+
+class Node(Protocol):
+    """What we use of Lark's trees; the children are nodes, tokens or None."""
+
+    data: str
+    children: list[Any]
+    meta: Any
 
 
 _SUFFIXES = {"k": 1 << 10, "M": 1 << 20}
@@ -50,26 +64,26 @@ def _number(text: str) -> int:
 class _Builder:
     """Lark's tree -> our nodes; one method per rule of the grammar."""
 
-    def build(self, tree: Tree[Token]) -> Any:
+    def build(self, tree: Node) -> Any:
         return getattr(self, str(tree.data))(tree)
 
     def all(self, trees: list[Any]) -> tuple[Any, ...]:
         return tuple(self.build(tree) for tree in trees if tree is not None)
 
-    def mask(self, tree: Tree[Token]) -> syntax.Mask:
+    def mask(self, tree: Node) -> syntax.Mask:
         name, *items = tree.children
         return syntax.Mask(self.build(name), self.all(items), _span(tree))
 
-    def param(self, tree: Tree[Token]) -> syntax.Param:
+    def param(self, tree: Node) -> syntax.Param:
         name, default = tree.children
         value = None if default is None else self.build(default)
         return syntax.Param(self.build(name), value, _span(tree))
 
-    def table(self, tree: Tree[Token]) -> syntax.Table:
+    def table(self, tree: Node) -> syntax.Table:
         name, index = tree.children
         return syntax.Table(self.build(name), self.build(index), _span(tree))
 
-    def region(self, tree: Tree[Token]) -> syntax.Region:
+    def region(self, tree: Node) -> syntax.Region:
         side, name, star, level, axes, *clauses = tree.children
         return syntax.Region(
             name=self.build(name),
@@ -81,11 +95,11 @@ class _Builder:
             span=_span(tree),
         )
 
-    def clause(self, tree: Tree[Token]) -> syntax.Clause:
+    def clause(self, tree: Node) -> syntax.Clause:
         word, value = tree.children
         return syntax.Clause(str(word), self.build(value), _span(tree))
 
-    def group(self, tree: Tree[Token]) -> syntax.Group:
+    def group(self, tree: Node) -> syntax.Group:
         name, star, level, *items = tree.children
         return syntax.Group(
             name=self.build(name),
@@ -95,13 +109,13 @@ class _Builder:
             span=_span(tree),
         )
 
-    def rule(self, tree: Tree[Token]) -> syntax.Rule:
+    def rule(self, tree: Node) -> syntax.Rule:
         queries, keys, pattern = tree.children
         return syntax.Rule(
             self.all(queries.children), self.all(keys.children), self.pattern(pattern), _span(tree)
         )
 
-    def pattern(self, tree: Tree[Token]) -> syntax.Pattern:
+    def pattern(self, tree: Node) -> syntax.Pattern:
         match str(tree.data):
             case "everything":
                 return syntax.Everything(_span(tree))
@@ -114,60 +128,60 @@ class _Builder:
         built: syntax.Application = self.build(tree)
         return built
 
-    def heads(self, tree: Tree[Token]) -> syntax.Heads:
+    def heads(self, tree: Node) -> syntax.Heads:
         first, last, *rules = tree.children
         return syntax.Heads(self.build(first), self.build(last), self.all(rules), _span(tree))
 
-    def sizes(self, tree: Tree[Token]) -> syntax.Sizes:
+    def sizes(self, tree: Node) -> syntax.Sizes:
         return syntax.Sizes(self.all(tree.children), _span(tree))
 
-    def size(self, tree: Tree[Token]) -> syntax.Size:
+    def size(self, tree: Node) -> syntax.Size:
         name, value = tree.children
         return syntax.Size(self.build(name), self.build(value), _span(tree))
 
-    def sum(self, tree: Tree[Token]) -> syntax.Operation:
+    def sum(self, tree: Node) -> syntax.Operation:
         left, operator, right = tree.children
         return syntax.Operation(str(operator), self.all([left, right]), _span(tree))
 
     product = sum
 
-    def negation(self, tree: Tree[Token]) -> syntax.Expression:
+    def negation(self, tree: Node) -> syntax.Expression:
         sign, operand = tree.children
         value: syntax.Expression = self.build(operand)
         return syntax.Operation("-", (value,), _span(tree)) if sign == "-" else value
 
-    def number(self, tree: Tree[Token]) -> syntax.Number:
+    def number(self, tree: Node) -> syntax.Number:
         return syntax.Number(_number(str(tree.children[0])), _span(tree))
 
-    def reference(self, tree: Tree[Token]) -> syntax.Expression:
+    def reference(self, tree: Node) -> syntax.Expression:
         name = self.build(tree.children[0])
         if name.text == "inf":
             return syntax.Number(math.inf, name.span)
         return syntax.Reference(name.text, name.span)
 
-    def entry(self, tree: Tree[Token]) -> syntax.Entry:
+    def entry(self, tree: Node) -> syntax.Entry:
         table, index = tree.children
         return syntax.Entry(self.build(table), self.build(index), _span(tree))
 
-    def items(self, tree: Tree[Token]) -> syntax.Items:
+    def items(self, tree: Node) -> syntax.Items:
         return syntax.Items(self.all(tree.children), _span(tree))
 
-    def application(self, tree: Tree[Token]) -> syntax.Application:
+    def application(self, tree: Node) -> syntax.Application:
         name, *arguments = tree.children
         return syntax.Application(self.build(name), self.all(arguments), _span(tree))
 
-    def keyword(self, tree: Tree[Token]) -> syntax.Keyword:
+    def keyword(self, tree: Node) -> syntax.Keyword:
         name, value = tree.children
         return syntax.Keyword(self.build(name), self.build(value), _span(tree))
 
-    def name(self, tree: Tree[Token]) -> syntax.Name:
+    def name(self, tree: Node) -> syntax.Name:
         return syntax.Name(str(tree.children[0]), _span(tree))
 
     index = name
 
-    def all_regions(self, tree: Tree[Token]) -> syntax.Name:
+    def all_regions(self, tree: Node) -> syntax.Name:
         return syntax.Name("all", _span(tree))
 
 
-def _span(tree: Tree[Token]) -> Span:
+def _span(tree: Node) -> Span:
     return Span(int(tree.meta.start_pos), int(tree.meta.end_pos))

@@ -45,7 +45,7 @@ def explain(error: UnexpectedInput, source: Source) -> Diagnostic:
         span = Span(start, start + len(str(error.token)))
         return _token(str(error.token), span, frozenset(error.accepts or error.expected), source)
     if isinstance(error, UnexpectedCharacters):
-        start = int(error.pos_in_stream)
+        start = int(error.pos_in_stream or 0)
         word = re.match(r"[A-Za-z_][A-Za-z0-9_]*|[0-9][A-Za-z0-9_]*", source.text[start:])
         if word:
             span = Span(start, start + len(word[0]))
@@ -141,7 +141,11 @@ def _foreign(word: str, span: Span, source: Source) -> Diagnostic | None:
 
 
 def _expected(accepts: frozenset[str]) -> str:
-    shown = sorted({_SHOWN.get(name, f"`{name.lower()}`") for name in accepts if name != "SEMICOLON"})
+    shown = sorted(
+        {_SHOWN.get(name, f"`{name.lower()}`") for name in accepts if name != "SEMICOLON"}
+    )
     if not shown:
         return ""
-    return "expected " + (" or ".join([", ".join(shown[:-1]), shown[-1]]) if shown[1:] else shown[0])
+    return "expected " + (
+        " or ".join([", ".join(shown[:-1]), shown[-1]]) if shown[1:] else shown[0]
+    )

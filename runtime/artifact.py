@@ -49,14 +49,18 @@ def read_artifact(data: bytes) -> Body:
         )
     packed = outer.get("body")
     if not isinstance(packed, bytes) or outer.get("checksum") != _checksum(packed):
-        raise ArtifactError("the artifact is damaged (its checksum differs): compile the mask again")
+        raise ArtifactError(
+            "the artifact is damaged (its checksum differs): compile the mask again"
+        )
     try:
         body: Body = decode(_unpack(packed, "the artifact is damaged"), Body)
         check_closed_form(body.closed_form)
         for blocks in body.descriptors:
             check_blocks(blocks)
     except (FormatError, RecursionError) as error:
-        raise ArtifactError(f"the artifact is malformed ({error}): compile the mask again") from None
+        raise ArtifactError(
+            f"the artifact is malformed ({error}): compile the mask again"
+        ) from None
     return body
 
 

@@ -14,6 +14,9 @@ Number = int | float  # a float is always +inf or -inf
 Value = Number | Sequence["Value"]
 
 
+MAX_ITEMS = 1 << 24  # of a list
+
+
 class ExpressionError(ValueError):
     """An expression has no value: a name is unbound, or the operands do not fit."""
 
@@ -114,13 +117,17 @@ def apply(function: str, operands: Sequence[Value]) -> Value:
     match function, operands:
         case "+", [list() as left, list() as right]:
             return left + right
-        case "*", [list() as items, int() as times]:
-            return items * times
-        case "*", [int() as times, list() as items]:
-            return items * times
-        case ("sum" | "len" | "min" | "max"), [list() as items]:
+        case ("*", [list() as items, int() as times]) | ("*", [int() as times, list() as items]):
+            return _repeat(items, times)
+        case (("sum" | "len" | "min" | "max"), [list() as items]):
             return _reduce(function, items)
     raise ExpressionError(f"`{function}` does not apply to {', '.join(map(str, operands))}")
+
+
+def _repeat(items: list[Value], times: int) -> list[Value]:
+    if len(items) * times > MAX_ITEMS:
+        raise ExpressionError(f"a list of {len(items) * times:,} entries is too long")
+    return items * times
 
 
 def _reduce(function: str, items: Sequence[Value]) -> Number:
@@ -136,7 +143,9 @@ def _reduce(function: str, items: Sequence[Value]) -> Number:
     return min(numbers) if function == "min" else max(numbers)
 
 
-def _apply_numbers(function: str, operands: Sequence[Number]) -> Number:
+def _apply_numbers(  # noqa: C901 - one case per operator
+    function: str, operands: Sequence[Number]
+) -> Number:
     match function, operands:
         case "-", [a]:
             return -a
@@ -146,9 +155,9 @@ def _apply_numbers(function: str, operands: Sequence[Number]) -> Number:
             return a - b
         case "*", [a, b]:
             return 0 if a == 0 or b == 0 else a * b
-        case ("/" | "%"), [_, b] if b == 0 or math.isinf(b):
+        case (("/" | "%"), [_, b]) if b == 0 or math.isinf(b):
             raise ExpressionError(f"`{function}` by {b}")
-        case ("/" | "%"), [a, _] if math.isinf(a):
+        case (("/" | "%"), [a, _]) if math.isinf(a):
             raise ExpressionError(f"`{function}` of {a}")
         case "/", [a, b]:
             return a // b

@@ -95,7 +95,7 @@ class Mask:
 
     def _names(self, sizes: Mapping[str, object]) -> dict[str, Value]:
         """The compiler's values overridden; defaults that depend on what changed follow it."""
-        given = {name: self.body.names[name] for name in self.body.given} | sizes
+        given = {**{name: self.body.names[name] for name in self.body.given}, **sizes}
         seq = given.pop("seq", self.body.names.get("seq"))
         if seq is not None and not isinstance(seq, int):
             raise BindError(f"`seq` must be a whole number, got {seq!r}")
@@ -196,7 +196,9 @@ class Plan:
         padding = self._index(f"{side} padding", slots < 0, x.device)
         shape = [1] * x.ndim
         shape[dim] = len(slots)
-        return torch.where(padding.view(shape), torch.zeros((), dtype=x.dtype, device=x.device), permuted)
+        return torch.where(
+            padding.view(shape), torch.zeros((), dtype=x.dtype, device=x.device), permuted
+        )
 
     def unpermute(self, x: torch.Tensor, side: str = "query", *, dim: int = -2) -> torch.Tensor:
         """The inverse of `permute`: tokens in the caller's order, padding dropped."""
@@ -204,7 +206,9 @@ class Plan:
         if slots is None:
             return x
         if x.shape[dim] != len(slots):
-            raise ValueError(f"x must hold {len(slots)} slots in dimension {dim}, got {x.shape[dim]}")
+            raise ValueError(
+                f"x must hold {len(slots)} slots in dimension {dim}, got {x.shape[dim]}"
+            )
         return x.index_select(dim, self._index(f"{side} tokens", _inverse(slots), x.device))
 
     def _index(self, name: str, array: Any, device: torch.device) -> torch.Tensor:

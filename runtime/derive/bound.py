@@ -98,9 +98,7 @@ class BoundMask:
         """The blocks of one shape, in slots; made once."""
         key = (block_m, block_n, masking)
         if key not in self._descriptors:
-            self._descriptors[key] = describe(
-                self._view, self.split, block_m, block_n, masking
-            )
+            self._descriptors[key] = describe(self._view, self.split, block_m, block_n, masking)
         return self._descriptors[key]
 
     @cached_property

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cmask.runtime.closed_form import Clause, Disc, End, Limit, RowTable, ShiftedWindow, Test
 from cmask.runtime.derive.sizes import BindError
-from cmask.runtime.derive.tokens import WHOLE, Array, Tokens
+from cmask.runtime.derive.tokens import WHOLE, Array, Side, Tokens
 from cmask.runtime.expressions import Expr, ExpressionError, Number, Value, evaluate
 
 Bools = NDArray[np.bool_]
@@ -114,9 +114,10 @@ def clause_visible(clause: BoundClause, queries: Array, keys: Array) -> Bools:
 
 def _bind_clause(clause: Clause, tokens: Tokens) -> list[BoundClause]:
     scope = clause.scope or WHOLE
+    sides: tuple[tuple[Side, tuple[str, ...]], ...] = (("q", clause.queries), ("k", clause.keys))
     scopes = {
         side: np.where(tokens.is_in(side, regions), tokens.scope(side, scope), -1).astype(np.int32)
-        for side, regions in (("q", clause.queries), ("k", clause.keys))
+        for side, regions in sides
     }
     binder = _TestBinder(tokens, scope)
     return [
@@ -162,8 +163,8 @@ class _TestBinder:
                     key = key % self.divisor(modulus)
                 return BoundLimit(key, self.end(low), self.end(high))
             case ShiftedWindow(axis=axis, left=left, right=right, stride=stride):
-                low, width = self.shifted(axis, left, right, stride)
-                return BoundLimit(tokens.coordinate("k", axis, scope), low, low + width)
+                first, width = self.shifted(axis, left, right, stride)
+                return BoundLimit(tokens.coordinate("k", axis, scope), first, first + width)
             case Disc(axes=axes, radius=radius):
                 r = self.whole(radius)
                 pairs = tuple(

@@ -132,9 +132,7 @@ def _blocks(view: View, parts: Split, block_m: int, block_n: int, masking: str) 
     if padded.any():
         full, partial = _without_padding(full, partial, padded)
     if masking == "bounds" and not can_bound:
-        raise BindError(
-            "row bounds hold at most 4 intervals per row, and no grids: use patterns"
-        )
+        raise BindError("row bounds hold at most 4 intervals per row, and no grids: use patterns")
     nothing = np.zeros(0, np.int64)
     if masking != "bounds":
         owner, other = _partial_blocks(parts, grid, full, partial)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from cmask.runtime.derive.layout import Layout, Segment
 from cmask.runtime.derive.sizes import BindError
 from cmask.runtime.expressions import Value
 
-Array = NDArray[np.int64]
+Array = NDArray[np.integer[Any]]  # int64 unless said
 Side = Literal["q", "k"]
 WHOLE = ""  # the scope of a rule outside all groups
 
@@ -71,8 +71,10 @@ class Tokens:
         return self._cached(("scope", side, scope), make)
 
     def coordinate(self, side: Side, name: str, scope: str) -> Array:
-        """A coordinate of each token: "pos", "offset", "index" (plain key index in the scope),
-        an axis, or a level."""
+        """A coordinate of each token.
+
+        name: "pos", "offset", "index" (plain key index in the scope), an axis, or a level.
+        """
         if name == "offset":
             return self.offset(side)
         return self._cached((name, side, scope), lambda: self._coordinate(side, name, scope))
@@ -119,8 +121,12 @@ class Tokens:
         """The table entry of the level instance of each query."""
         values = self._table(table, 1)
         segments = self.layout.segments
-        numbers = self._per_segment(lambda s: s.numbers[s.levels[level]] if level in s.levels else 0)
-        total = max((s.numbers[s.levels[level]] + 1 for s in segments if level in s.levels), default=0)
+        numbers = self._per_segment(
+            lambda s: s.numbers[s.levels[level]] if level in s.levels else 0
+        )
+        total = max(
+            (s.numbers[s.levels[level]] + 1 for s in segments if level in s.levels), default=0
+        )
         if values.shape != (total,):
             raise BindError(
                 f"table `{table}` needs {total} entries, one per `{level}`; "
