@@ -1,4 +1,4 @@
-"""Imports run one way only: cli -> compiler -> grammar, compiler and cli -> runtime, cli -> masks."""
+"""Imports run one way: cli -> compiler -> grammar; compiler, cli -> runtime; cli -> masks."""
 
 from __future__ import annotations
 
