@@ -1,0 +1,86 @@
+"""cmask compile: a mask to an artifact that the runtime loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cmask.cli.options import Json, MaskFile, Params, Seq, Sizes
+from cmask.cli.report import reports_faults
+
+if TYPE_CHECKING:
+    from cmask.compiler.pipeline import Compilation
+    from cmask.grammar.source import Source
+
+
+@reports_faults
+def compile_command(
+    file: MaskFile,
+    seq: Seq = None,
+    size: Sizes = None,
+    param: Params = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The artifact.  [default: FILE's name with .cmaskc, here]"
+        ),
+    ] = None,
+    symbolic: Annotated[
+        bool, typer.Option("--symbolic", help="Leave all sizes to be bound at run time.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Compile a mask to an artifact that the runtime loads."""
+    import time
+
+    from cmask.cli.inputs import or_exit, read_options, read_source
+    from cmask.cli.report import print_diagnostics, print_json, working
+    from cmask.compiler.pipeline import compile_source
+
+    source = read_source(file)
+    options = read_options(seq, size, param, symbolic=symbolic)
+    started = time.perf_counter()
+    with working(f"compiling {source.name}", quiet=as_json):
+        made = or_exit(source, lambda: compile_source(source, options))
+    seconds = time.perf_counter() - started
+    target = output or Path(Path(file).name).with_suffix(".cmaskc")
+    _write(target, made.artifact)
+    print_diagnostics(made.warnings, source)
+    if as_json:
+        print_json(_as_json(made, source, target, seconds))
+    else:
+        _print(made, target, seconds)
+
+
+def _write(target: Path, artifact: bytes) -> None:
+    from cmask.cli.report import CommandFault
+
+    try:
+        target.write_bytes(artifact)
+    except OSError as error:
+        raise CommandFault(f"{target} cannot be written: {error.strerror}") from None
+
+
+def _print(made: Compilation, target: Path, seconds: float) -> None:
+    from cmask.cli.report import console, facts_table
+
+    out = console()
+    out.print(f"{target}  {len(made.artifact):,} bytes  in {seconds:.2f} s", style="bold")
+    if made.facts is None:
+        out.print("sizes are bound at run time: plan = load(...).bind(NAME=...)")
+    else:
+        out.print(facts_table(made.facts))
+
+
+def _as_json(made: Compilation, source: Source, target: Path, seconds: float) -> dict[str, Any]:
+    from cmask.cli.report import diagnostic_as_json, facts_as_json
+
+    return {
+        "path": str(target),
+        "bytes": len(made.artifact),
+        "seconds": round(seconds, 4),
+        "facts": None if made.facts is None else facts_as_json(made.facts),
+        "warnings": [diagnostic_as_json(d, source) for d in made.warnings],
+    }

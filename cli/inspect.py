@@ -1,0 +1,99 @@
+"""cmask inspect: what an artifact holds, and whether this runtime agrees with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cmask.cli.options import Json
+from cmask.cli.report import MASK_IS_WRONG, CommandFault, reports_faults
+
+if TYPE_CHECKING:
+    from cmask.runtime.mask import Mask
+
+
+@reports_faults
+def inspect_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An artifact (.cmaskc).")],
+    show_source: Annotated[bool, typer.Option("--source", help="Print the mask's text.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Inspect an artifact: sizes, facts, descriptors, kernel configurations, golden vectors."""
+    from cmask.cli.report import print_json
+    from cmask.runtime.artifact import ArtifactError
+    from cmask.runtime.mask import load
+
+    if not file.is_file():
+        raise CommandFault(f"there is no file {file}")
+    try:
+        data = file.read_bytes()
+        mask = load(data)
+        verified = mask.verify()
+    except OSError as error:
+        raise CommandFault(f"{file} cannot be read: {error.strerror}") from None
+    except ArtifactError as error:
+        raise CommandFault(f"{file}: {error}", MASK_IS_WRONG) from None
+    if show_source and not as_json:
+        typer.echo(mask.body.source, nl=False)
+    elif as_json:
+        print_json(_as_json(mask, len(data), verified))
+    else:
+        _print(mask, file, len(data), verified)
+
+
+def _print(mask: Mask, file: Path, size: int, verified: int) -> None:
+    from cmask.cli.report import console, facts_table, pairs_table
+
+    body = mask.body
+    out = console()
+    out.print(f"{file}  {size:,} bytes  mask {mask.name}", style="bold")
+    table = pairs_table()
+    table.add_row("source", f"{len(body.source):,} characters, sha256 {body.source_sha256.hex()}")
+    for name, value in mask.sizes.items():
+        table.add_row(f"  {name}", _short(value))
+    if not mask.sizes:
+        table.add_row("sizes", "bound at run time")
+    for blocks in body.descriptors:
+        table.add_row(
+            f"blocks {blocks.block_m} × {blocks.block_n}",
+            f"{len(blocks.full_runs):,} full runs, {len(blocks.bounds_runs):,} bounds runs, "
+            f"{len(blocks.pattern_blocks):,} pattern blocks, {len(blocks.patterns):,} patterns",
+        )
+    table.add_row("kernel configurations", f"{len(body.configs)}: {_targets(mask)}")
+    table.add_row("golden vectors", f"{verified} verified by this runtime")
+    out.print(table)
+    if mask.facts is not None:
+        out.print(facts_table(mask.facts))
+
+
+def _targets(mask: Mask) -> str:
+    return ", ".join(dict.fromkeys(config.target for config in mask.body.configs)) or "none"
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _as_json(mask: Mask, size: int, verified: int) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from cmask.cli.report import facts_as_json
+
+    body = mask.body
+    return {
+        "mask": mask.name,
+        "bytes": size,
+        "source": body.source,
+        "source_sha256": body.source_sha256.hex(),
+        "sizes": dict(mask.sizes),
+        "facts": None if mask.facts is None else facts_as_json(mask.facts),
+        "descriptors": [
+            {"block_m": d.block_m, "block_n": d.block_n, "patterns": len(d.patterns)}
+            for d in body.descriptors
+        ],
+        "configs": [asdict(config) for config in body.configs],
+        "golden_vectors_verified": verified,
+    }

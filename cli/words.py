@@ -1,0 +1,169 @@
+"""Closed forms in words: what a clause asks of a key, as a line of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import assert_never
+
+from cmask.runtime.closed_form import (
+    Clause,
+    Disc,
+    End,
+    Limit,
+    RowTable,
+    ShiftedWindow,
+    Test,
+)
+from cmask.runtime.expressions import (
+    Call,
+    Entry,
+    Expr,
+    ExpressionError,
+    Literal,
+    Place,
+    Ref,
+    Value,
+    evaluate,
+)
+
+_INFIX = ("+", "-", "*", "/", "%")
+
+
+def clause_in_words(clause: Clause, names: Mapping[str, Value] | None = None) -> str:
+    """A clause as the conditions that a visible key meets; `names` puts numbers for names.
+
+    >>> end = End(coordinate="pos", offset=Literal(1))
+    >>> clause_in_words(Clause("sample", ("a",), ("b",), (Limit("pos", None, end),)))
+    'same sample, pos(k) <= pos(q)'
+    """
+    names = names or {}
+    parts = [] if clause.scope is None else [f"same {clause.scope}"]
+    parts += [text for test in clause.tests for text in _test(test, names)]
+    return ", ".join(parts) or "always"
+
+
+def expression_in_words(expression: Expr, names: Mapping[str, Value] | None = None) -> str:
+    """An expression as people write it.
+
+    >>> expression_in_words(Call("+", (Ref("block"), Literal(1))), {})
+    'block + 1'
+    """
+    try:
+        return _number(evaluate(expression, names or {}))
+    except ExpressionError:
+        pass
+    match expression:
+        case Literal(value=value):
+            return _number(value)
+        case Ref(name=name):
+            return name
+        case Call(function="-", arguments=(argument,)):
+            return f"-{_operand(argument, names)}"
+        case Call(function=function, arguments=(left, right)) if function in _INFIX:
+            return f"{_operand(left, names)} {function} {_operand(right, names)}"
+        case Call(function=function, arguments=arguments):
+            inner = ", ".join(expression_in_words(a, names) for a in arguments)
+            return f"[{inner}]" if function == "list" else f"{function}({inner})"
+        case Place(what=what, region=region):
+            return f"{what}({region})"
+        case Entry(table=table, index=index):
+            return f"{table}[{index}]"
+        case _:
+            assert_never(expression)
+
+
+def _number(value: Value) -> str:
+    return str(value) if isinstance(value, (int, float)) else str(list(value))
+
+
+def _operand(expression: Expr, names: Mapping[str, Value] | None) -> str:
+    text = expression_in_words(expression, names)
+    return f"({text})" if " " in text else text
+
+
+def _test(test: Test, names: Mapping[str, Value]) -> Iterator[str]:
+    match test:
+        case Limit(coordinate=coordinate, low=low, high=high, modulus=modulus):
+            key = f"{coordinate}(k)"
+            if modulus is not None:
+                key = f"{key} % {expression_in_words(modulus, names)}"
+            yield from _limit(key, low, high, names)
+        case ShiftedWindow(axis=axis, left=left, right=right, stride=stride):
+            before, after = expression_in_words(left, names), expression_in_words(right, names)
+            shared = expression_in_words(stride, names)
+            shared = "" if shared == "1" else f", shared by {shared} neighbours"
+            yield (
+                f"{axis}(k) from {before} before to {after} behind {axis}(q), "
+                f"moved at the border{shared}"
+            )
+        case Disc(axes=axes, radius=radius):
+            squares = " + ".join(f"({a}(k) - {a}(q))²" for a in axes)
+            yield f"{squares} < {expression_in_words(radius, names)}²"
+        case RowTable(table=table):
+            yield f"k in the intervals of {table}[q]"
+        case _:
+            assert_never(test)
+
+
+def _limit(
+    key: str, low: End | None, high: End | None, names: Mapping[str, Value]
+) -> Iterator[str]:
+    """Both ends of a limit; two that leave one value become `=`."""
+    below = None if low is None else _end(low, names, 0)
+    upto = None if high is None else _end(high, names, -1)
+    strictly = None if high is None else _end(high, names, 0)
+    below = None if below == "-inf" else below
+    upto = None if upto == "inf" else upto
+    if below is not None and below == upto:
+        yield f"{key} = {below}"
+        return
+    if below is not None:
+        yield f"{key} >= {below}"
+    if upto is not None:
+        yield f"{key} < {strictly}" if _is_simpler(strictly, upto) else f"{key} <= {upto}"
+
+
+def _is_simpler(strictly: str | None, upto: str) -> bool:
+    return strictly is not None and len(strictly) < len(upto)
+
+
+def _end(end: End, names: Mapping[str, Value], more: int) -> str:
+    """An end as text, with a constant added; multiples of a divisor are written as blocks."""
+    offset: Expr = end.offset
+    text = expression_in_words(offset, names)
+    constant = _constant(offset, names)
+    if constant is not None:
+        shifted = constant + more
+        text = _number(shifted)
+    elif more:
+        text = expression_in_words(Call("+", (offset, Literal(more))), names)
+    base = _base(end, names)
+    if base is None or text in ("inf", "-inf"):
+        return text
+    if text == "0":
+        return base
+    return f"{base} - {text[1:]}" if text.startswith("-") else f"{base} + {text}"
+
+
+def _base(end: End, names: Mapping[str, Value]) -> str | None:
+    """The part of an end that depends on the query."""
+    if end.table is not None:
+        return f"{end.table}[q]"
+    if end.coordinate is None:
+        return None
+    text = f"{end.coordinate}(q)"
+    if end.modulus is not None:
+        text = f"{text} % {expression_in_words(end.modulus, names)}"
+    divisor = expression_in_words(end.divisor, names)
+    if divisor != "1":
+        text = f"⌊{text} / {divisor}⌋"
+    scale = expression_in_words(end.scale, names)
+    return text if scale == "1" else f"{scale} · {text}"
+
+
+def _constant(expression: Expr, names: Mapping[str, Value]) -> int | float | None:
+    try:
+        value = evaluate(expression, names)
+    except ExpressionError:
+        return None
+    return value if isinstance(value, (int, float)) else None
