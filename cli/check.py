@@ -24,7 +24,7 @@ def check_command(
 ) -> None:
     """Check a mask: its faults, or its facts."""
     from cmask.cli.inputs import or_exit, read_options, read_source
-    from cmask.cli.report import console, facts_table, print_diagnostics, working
+    from cmask.cli.report import facts_in_words, print_diagnostics, print_pairs, working
     from cmask.compiler.pipeline import compile_source
 
     source, options = read_source(file), read_options(seq, size, param)
@@ -35,7 +35,7 @@ def check_command(
         made = or_exit(source, lambda: compile_source(source, options))
     print_diagnostics(made.warnings, source)
     if made.facts is not None:
-        console().print(facts_table(made.facts))
+        print_pairs(facts_in_words(made.facts))
 
 
 def _check_as_json(source: Source, options: CompileOptions) -> None:

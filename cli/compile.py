@@ -64,14 +64,14 @@ def _write(target: Path, artifact: bytes) -> None:
 
 
 def _print(made: Compilation, target: Path, seconds: float) -> None:
-    from cmask.cli.report import console, facts_table
+    from cmask.cli.report import console, facts_in_words, print_pairs
 
     out = console()
     out.print(f"{target}  {len(made.artifact):,} bytes  in {seconds:.2f} s", style="bold")
     if made.facts is None:
         out.print("sizes are bound at run time: plan = load(...).bind(NAME=...)")
     else:
-        out.print(facts_table(made.facts))
+        print_pairs(facts_in_words(made.facts))
 
 
 def _as_json(made: Compilation, source: Source, target: Path, seconds: float) -> dict[str, Any]:

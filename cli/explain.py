@@ -122,7 +122,7 @@ def _all_runs(bound: BoundMask, token: int, side: str) -> Runs:
 
 
 def _print(bound: BoundMask, row: int | None, key: int | None) -> None:
-    from cmask.cli.report import console, facts_table, working
+    from cmask.cli.report import console, facts_in_words, print_pairs, working
     from cmask.runtime.derive.facts import facts_of
 
     out = console()
@@ -132,7 +132,7 @@ def _print(bound: BoundMask, row: int | None, key: int | None) -> None:
         out.print()
         with working("counting blocks"):
             facts = facts_of(bound)
-        out.print(facts_table(facts))
+        print_pairs(facts_in_words(facts))
     for token, side in ((row, "q"), (key, "k")):
         if token is not None:
             for line in _token_lines(bound, token, side):

@@ -135,4 +135,4 @@ def _cell(edges: Ints, token: int) -> int:
 
 def _level(share: float) -> float:
     """A share rounded to a few levels, never to none."""
-    return np.ceil(share * _LEVELS) / _LEVELS
+    return float(np.ceil(share * _LEVELS) / _LEVELS)

@@ -44,32 +44,33 @@ def inspect_command(
 
 
 def _print(mask: Mask, file: Path, size: int, verified: int) -> None:
-    from cmask.cli.report import console, facts_table, pairs_table
+    from cmask.cli.report import console, facts_in_words, print_pairs
 
     body = mask.body
-    out = console()
-    out.print(f"{file}  {size:,} bytes  mask {mask.name}", style="bold")
-    table = pairs_table()
-    table.add_row("source", f"{len(body.source):,} characters, sha256 {body.source_sha256.hex()}")
-    for name, value in mask.sizes.items():
-        table.add_row(f"  {name}", _short(value))
-    if not mask.sizes:
-        table.add_row("sizes", "bound at run time")
+    console().print(f"{file}  {size:,} bytes  mask {mask.name}", style="bold")
+    pairs = [
+        ("source", f"{len(body.source):,} characters, sha256 {body.source_sha256.hex()[:16]}…"),
+        ("sizes", "as below" if mask.sizes else "bound at run time"),
+        *((f"  {name}", _short(value)) for name, value in mask.sizes.items()),
+    ]
     for blocks in body.descriptors:
-        table.add_row(
-            f"blocks {blocks.block_m} × {blocks.block_n}",
-            f"{len(blocks.full_runs):,} full runs, {len(blocks.bounds_runs):,} bounds runs, "
-            f"{len(blocks.pattern_blocks):,} pattern blocks, {len(blocks.patterns):,} patterns",
+        runs = len(blocks.full_runs) + len(blocks.bounds_runs)
+        pairs.append(
+            (
+                f"{blocks.block_m} × {blocks.block_n} blocks",
+                f"{runs:,} runs, {len(blocks.pattern_blocks):,} blocks masked by "
+                f"{len(blocks.patterns):,} patterns",
+            )
         )
-    table.add_row("kernel configurations", f"{len(body.configs)}: {_targets(mask)}")
-    table.add_row("golden vectors", f"{verified} verified by this runtime")
-    out.print(table)
+    pairs.append(("kernel configurations", f"{len(body.configs)} for {_targets(mask)}"))
+    pairs.append(("golden vectors", f"{verified} verified by this runtime"))
+    print_pairs(pairs)
     if mask.facts is not None:
-        out.print(facts_table(mask.facts))
+        print_pairs(facts_in_words(mask.facts))
 
 
 def _targets(mask: Mask) -> str:
-    return ", ".join(dict.fromkeys(config.target for config in mask.body.configs)) or "none"
+    return ", ".join(dict.fromkeys(config.target for config in mask.body.configs)) or "no target"
 
 
 def _short(value: Any) -> str:

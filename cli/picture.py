@@ -133,7 +133,8 @@ def _sample(bound: BoundMask, q_edges: Ints, k_edges: Ints) -> Floats:
     queries, per_row = _spread(q_edges, most)
     keys, per_column = _spread(k_edges, most)
     seen = bound.visible(queries, keys).reshape(rows, per_row, columns, per_column)
-    return seen.mean(axis=(1, 3))
+    shares: Floats = seen.mean(axis=(1, 3))
+    return shares
 
 
 def _spread(edges: Ints, most: int) -> tuple[Ints, int]:

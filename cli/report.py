@@ -16,7 +16,6 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from cmask.grammar.diagnostic import Diagnostic
     from cmask.grammar.source import Source
@@ -119,33 +118,35 @@ def facts_as_json(facts: Facts) -> dict[str, Any]:
     return asdict(facts)
 
 
-def facts_table(facts: Facts) -> Table:
-    """Facts as two columns of text."""
-    table = pairs_table()
+def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    """Names and what they are, a line each, in two columns."""
+    from rich.text import Text
+
+    out = console()
+    width = max((len(name) for name, _ in pairs), default=0)
+    for name, value in pairs:
+        out.print(Text(f"{name:{width}}  ", "dim") + Text(value))
+
+
+def facts_in_words(facts: Facts) -> list[tuple[str, str]]:
+    """Facts as names and text."""
     intervals = "no intervals: grids or residues are masked by bit patterns"
     if facts.max_intervals is not None:
         intervals = f"at most {facts.max_intervals}"
-    shape = f"{facts.block_m} × {facts.block_n}"
     blocks = f"{facts.full_blocks:,} full, {facts.partial_blocks:,} partial"
-    table.add_row("queries × keys", f"{facts.q_len:,} × {facts.kv_len:,}")
-    table.add_row("density", f"{facts.density:.4f} ({facts.visible_pairs:,} visible pairs)")
-    table.add_row("intervals per row", intervals)
-    table.add_row(f"blocks of {shape}", f"{blocks}, {facts.empty_blocks:,} empty")
-    table.add_row("useful share", f"{facts.useful_share:.1%} of the pairs in visited blocks")
-    table.add_row("bit patterns", f"{facts.num_patterns:,}")
-    table.add_row("descriptor", f"{facts.descriptor_bytes:,} bytes")
-    table.add_row("sees later tokens", "yes" if facts.looks_ahead else "no")
-    return table
-
-
-def pairs_table() -> Table:
-    """A table of names and what they are, without lines."""
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
-    return table
+    return [
+        ("queries × keys", f"{facts.q_len:,} × {facts.kv_len:,}"),
+        ("density", f"{facts.density:.4f} ({facts.visible_pairs:,} visible pairs)"),
+        ("intervals per row", intervals),
+        (
+            f"blocks of {facts.block_m} × {facts.block_n}",
+            f"{blocks}, {facts.empty_blocks:,} empty",
+        ),
+        ("useful share", f"{facts.useful_share:.1%} of the pairs in visited blocks"),
+        ("bit patterns", f"{facts.num_patterns:,}"),
+        ("descriptor", f"{facts.descriptor_bytes:,} bytes"),
+        ("sees later tokens", "yes" if facts.looks_ahead else "no"),
+    ]
 
 
 def _plain(value: Any) -> Any:

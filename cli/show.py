@@ -132,12 +132,14 @@ def _show_rules(bound: BoundMask) -> None:
 def _show_intervals(bound: BoundMask) -> None:
     """The intervals of rows that are spread over every region instance, first and last ones."""
     from cmask.cli.explain import region_of, runs_in_words, runs_of_row
-    from cmask.cli.report import console, pairs_table
+    from cmask.cli.report import print_pairs
 
-    table = pairs_table()
-    for row in _telling_rows(bound):
-        table.add_row(f"{row} {region_of(bound, row, 'q')}", runs_in_words(runs_of_row(bound, row)))
-    console().print(table)
+    print_pairs(
+        [
+            (f"{row} {region_of(bound, row, 'q')}", runs_in_words(runs_of_row(bound, row)))
+            for row in _telling_rows(bound)
+        ]
+    )
 
 
 def _telling_rows(bound: BoundMask, most: int = 24) -> list[int]:

@@ -133,13 +133,12 @@ def _block_mark(share: float, full: float) -> str:
 def _beside(
     labels: tuple[Label, ...], edges: Ints, rows_per_line: int
 ) -> dict[int, tuple[str, str]]:
-    """The name of each region by the line where it begins; the first that claims a line has it."""
+    """The name of each region by the line where it begins; the longest of those has the line."""
     names: dict[int, tuple[str, str]] = {}
-    for label in labels:
+    for label in sorted(labels, key=lambda label: label.start - label.stop):
         cell = int(np.searchsorted(edges, label.start, "right")) - 1
-        names.setdefault(
-            cell // rows_per_line, (_cut(label.text, _WIDEST_MARGIN - 1), label.region)
-        )
+        name = _cut(label.text, _WIDEST_MARGIN - 1)
+        names.setdefault(cell // rows_per_line, (name, label.region))
     return names
 
 
@@ -149,14 +148,14 @@ def _above(picture: Picture, width: int) -> Text:
     edges = picture.k_edges
     for label in picture.k_labels:
         first = (int(np.searchsorted(edges, label.start, "right")) - 1) * width
-        stop = (int(np.searchsorted(edges, label.stop, "left"))) * width
-        name = label.text if len(label.text) < stop - first else label.region
-        room = stop - max(first, at) - 1
-        if first < at or room < min(len(name), 3):
+        stop = int(np.searchsorted(edges, label.stop, "left")) * width
+        start, room = max(first, at), stop - max(first, at) - 1
+        name = label.text if len(label.text) <= room else label.region
+        if room < min(len(name), 5):
             continue
         name = _cut(name, room)
-        line.append(" " * (first - at) + name, as_hex(_colour_of(picture, label.region)))
-        at = first + len(name)
+        line.append(" " * (start - len(line)) + name, as_hex(_colour_of(picture, label.region)))
+        at = start + len(name) + 1
     return line
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import assert_never
 
 from cmask.runtime.closed_form import (
@@ -15,6 +16,8 @@ from cmask.runtime.closed_form import (
     Test,
 )
 from cmask.runtime.expressions import (
+    ONE,
+    ZERO,
     Call,
     Entry,
     Expr,
@@ -39,7 +42,7 @@ def clause_in_words(clause: Clause, names: Mapping[str, Value] | None = None) ->
     names = names or {}
     parts = [] if clause.scope is None else [f"same {clause.scope}"]
     parts += [text for test in clause.tests for text in _test(test, names)]
-    return ", ".join(parts) or "always"
+    return ", ".join(dict.fromkeys(parts)) or "always"
 
 
 def expression_in_words(expression: Expr, names: Mapping[str, Value] | None = None) -> str:
@@ -109,9 +112,14 @@ def _limit(
     key: str, low: End | None, high: End | None, names: Mapping[str, Value]
 ) -> Iterator[str]:
     """Both ends of a limit; two that leave one value become `=`."""
+    blocks = low or high
+    if blocks is not None and all(end is None or _distance(end) is not None for end in (low, high)):
+        divisor = expression_in_words(blocks.divisor, names)
+        if divisor != "1":
+            key = f"⌊{key} / {divisor}⌋"
+            low, high = _per_block(low), _per_block(high)
     below = None if low is None else _end(low, names, 0)
     upto = None if high is None else _end(high, names, -1)
-    strictly = None if high is None else _end(high, names, 0)
     below = None if below == "-inf" else below
     upto = None if upto == "inf" else upto
     if below is not None and below == upto:
@@ -119,30 +127,50 @@ def _limit(
         return
     if below is not None:
         yield f"{key} >= {below}"
-    if upto is not None:
-        yield f"{key} < {strictly}" if _is_simpler(strictly, upto) else f"{key} <= {upto}"
+    if high is not None and upto is not None:
+        strictly = _end(high, names, 0)
+        yield f"{key} < {strictly}" if len(strictly) < len(upto) else f"{key} <= {upto}"
 
 
-def _is_simpler(strictly: str | None, upto: str) -> bool:
-    return strictly is not None and len(strictly) < len(upto)
+def _distance(end: End) -> Expr | None:
+    """The d of an end n · (⌊c(q) / n⌋ + d), which compares blocks of n; None for other ends."""
+    if end.coordinate is None or end.scale != end.divisor:
+        return None
+    match end.offset:
+        case Literal(value=0):
+            return ZERO
+        case Call(function="*", arguments=(distance, size)) if size == end.divisor:
+            return distance
+        case Literal(value=int() as offset) if isinstance(end.divisor, Literal):
+            n = end.divisor.value
+            return Literal(offset // n) if n and offset % n == 0 else None
+    return None
+
+
+def _per_block(end: End | None) -> End | None:
+    """An end of c / n instead of c: its offset counts blocks."""
+    if end is None:
+        return None
+    return replace(end, scale=ONE, offset=_distance(end) or ZERO)
 
 
 def _end(end: End, names: Mapping[str, Value], more: int) -> str:
-    """An end as text, with a constant added; multiples of a divisor are written as blocks."""
-    offset: Expr = end.offset
-    text = expression_in_words(offset, names)
-    constant = _constant(offset, names)
-    if constant is not None:
-        shifted = constant + more
-        text = _number(shifted)
-    elif more:
-        text = expression_in_words(Call("+", (offset, Literal(more))), names)
+    """An end as text; `more` is 0 or -1, added to it."""
+    text = _without_one(end.offset, names) if more else expression_in_words(end.offset, names)
     base = _base(end, names)
     if base is None or text in ("inf", "-inf"):
         return text
     if text == "0":
         return base
     return f"{base} - {text[1:]}" if text.startswith("-") else f"{base} + {text}"
+
+
+def _without_one(offset: Expr, names: Mapping[str, Value]) -> str:
+    """`offset - 1`: the compiler's own `+ 1` of an inclusive end disappears again."""
+    match offset:
+        case Call(function="+", arguments=(inner, Literal(value=1))):
+            return expression_in_words(inner, names)
+    return expression_in_words(Call("-", (offset, ONE)), names)
 
 
 def _base(end: End, names: Mapping[str, Value]) -> str | None:
@@ -159,11 +187,3 @@ def _base(end: End, names: Mapping[str, Value]) -> str | None:
         text = f"⌊{text} / {divisor}⌋"
     scale = expression_in_words(end.scale, names)
     return text if scale == "1" else f"{scale} · {text}"
-
-
-def _constant(expression: Expr, names: Mapping[str, Value]) -> int | float | None:
-    try:
-        value = evaluate(expression, names)
-    except ExpressionError:
-        return None
-    return value if isinstance(value, (int, float)) else None

@@ -1,8 +1,8 @@
 """Masks that ship: one .cmask file each, with its use, its source and its picture in comments.
 
-    names()            what there is
-    path(name)         the file of one
-    description(name)  its use in one line
+names()            what there is
+path(name)         the file of one
+description(name)  its use in one line
 """
 
 from __future__ import annotations
