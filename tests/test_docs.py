@@ -43,7 +43,7 @@ def test_every_command_of_the_readme_runs(tmp_path: Path) -> None:
 
 
 def _commands(file: Path) -> list[str]:
-    """The lines of the fenced blocks marked `sh`, in order: later ones use what earlier ones made."""
+    """The lines of fenced `sh` blocks, in order: later ones use what earlier ones made."""
     commands, inside = [], False
     for line in file.read_text(encoding="utf-8").splitlines():
         if line.startswith("```"):
