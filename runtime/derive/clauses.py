@@ -6,6 +6,7 @@ in the caller's token order; whoever works in another order indexes them.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -141,18 +142,17 @@ class _TestBinder:
 
     def alternatives(self, tests: Sequence[Test]) -> Iterator[tuple[BoundLimit | BoundDisc, ...]]:
         """The tests as conjunctions: a `rows` table is one alternative per interval."""
-        tables = [t for t in tests if isinstance(t, RowTable)]
-        plain = tuple(self.test(t) for t in tests if not isinstance(t, RowTable))
-        if not tables:
-            yield plain
+        yield from itertools.product(*(tuple(self.choices(test)) for test in tests))
+
+    def choices(self, test: Test) -> Iterator[BoundLimit | BoundDisc]:
+        if not isinstance(test, RowTable):
+            yield self.test(test)
             return
-        if len(tables) > 1:
-            raise BindError("a rule can use one `rows` table")
         index = self.tokens.coordinate("k", "index", self.scope)
-        columns = self.tokens.row_intervals(tables[0].table)
-        yield (*plain, BoundLimit(index, None, columns[0]))
+        columns = self.tokens.row_intervals(test.table)
+        yield BoundLimit(index, None, columns[0])
         for i in range(1, len(columns), 2):
-            yield (*plain, BoundLimit(index, columns[i], columns[i + 1]))
+            yield BoundLimit(index, columns[i], columns[i + 1])
 
     def test(self, test: Test) -> BoundLimit | BoundDisc:
         tokens, scope = self.tokens, self.scope
@@ -173,7 +173,7 @@ class _TestBinder:
                 )
                 return BoundDisc(pairs, min(r, 2**31) ** 2 if r > 0 else 0)
             case RowTable():
-                raise AssertionError("expanded by alternatives()")
+                raise AssertionError("expanded by choices()")
 
     def end(self, end: End | None) -> Array | None:
         if end is None:

@@ -128,7 +128,8 @@ def _blocks(view: View, parts: Split, block_m: int, block_n: int, masking: str) 
     full, partial = runs.of_kind(FULL), runs.of_kind(PARTIAL)
     most = int(parts.intervals.counts.max(initial=0))
     padded = (grid.keys[: view.kv_len // block_n] < 0).any(axis=1)
-    can_bound = not parts.others and most <= MAX_BOUNDS and not padded.any()
+    has_padding = view.k_slots is not None and bool((view.k_slots < 0).any())
+    can_bound = not parts.others and most <= MAX_BOUNDS and not has_padding
     if padded.any():
         full, partial = _without_padding(full, partial, padded)
     if masking == "bounds" and not can_bound:

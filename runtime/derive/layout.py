@@ -78,12 +78,14 @@ class Layout:
     """All region instances in token order, and all group instances by group name.
 
     The whole sequence is the only instance of the group "".
+    levels: level -> number of its instances, empty ones too (the most, if several regions have it)
     """
 
     segments: list[Segment]
     instances: dict[str, list[Instance]]
     q_len: int
     kv_len: int
+    levels: dict[str, int] = field(default_factory=dict)
 
 
 def lay_out(form: ClosedForm, names: Mapping[str, Value]) -> Layout:
@@ -91,6 +93,11 @@ def lay_out(form: ClosedForm, names: Mapping[str, Value]) -> Layout:
     walker = _Walker(form, names)
     walker.check_that_sizes_are_known()
     walker.group(Group(name="", level=None, items=form.layout), _Path())
+    for item in walk(form.layout):
+        if item.level is not None:
+            count = walker.counts.get(item.name, 0)
+            levels = walker.layout.levels
+            levels[item.level] = max(levels.get(item.level, 0), count)
     _place(walker.layout, names)
     return walker.layout
 
@@ -294,7 +301,7 @@ def _place_segment(
         segment.pos_step = 0 if placement.kind == "at" else 1
         if isinstance(position, Entry) and position.index == "row":
             segment.pos_table = position.table
-            segment.pos_start, segment.pos_step = instance.key_start, 0
+            segment.pos_start = instance.key_start
         else:
             start = _position(position, segment, instance, layout, names, done)
             segment.pos_start = instance.key_start + int(start)

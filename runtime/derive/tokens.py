@@ -86,6 +86,9 @@ class Tokens:
 
     def row_entry(self, table: str) -> Array:
         """The table entry of each query of the table's users, by running number; else 0."""
+        return self._cached(("entry", table), lambda: self._row_entry(table))
+
+    def _row_entry(self, table: str) -> Array:
         users = self.tables[table].users
         used = self.is_in("q", users)
         values = self._table(table, 1)
@@ -120,12 +123,9 @@ class Tokens:
     def level_entry(self, table: str, level: str) -> Array:
         """The table entry of the level instance of each query."""
         values = self._table(table, 1)
-        segments = self.layout.segments
+        total = self.layout.levels.get(level, 0)
         numbers = self._per_segment(
             lambda s: s.numbers[s.levels[level]] if level in s.levels else 0
-        )
-        total = max(
-            (s.numbers[s.levels[level]] + 1 for s in segments if level in s.levels), default=0
         )
         if values.shape != (total,):
             raise BindError(
@@ -171,13 +171,13 @@ class Tokens:
         return offset // stride[segment] % size[segment]
 
     def _pos_tables(self, side: Side) -> Array:
-        """What row tables add to `pos`; only query regions can be placed by row."""
+        """What row tables add to `pos`: the entry of the token as a query."""
         added = np.zeros(self.length(side), np.int64)
-        if side == "q":
-            for table in {s.pos_table for s in self.layout.segments if s.pos_table}:
-                placed = {s.region.name for s in self.layout.segments if s.pos_table == table}
-                entries = self.row_entry(table)
-                added += np.where(self.is_in("q", tuple(placed)), entries, 0)
+        for s in self.layout.segments:
+            start = s.q_start if side == "q" else s.k_start
+            if s.pos_table is not None and start >= 0:
+                entries = self.row_entry(s.pos_table)
+                added[start : start + s.length] = entries[s.q_start : s.q_start + s.length]
         return added
 
     def _level_number(self, segment: Segment, level: str, scope: str) -> int:
