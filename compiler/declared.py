@@ -32,6 +32,11 @@ class DeclaredRegion:
         """The level that numbers its instances."""
         return level_of(self.node)
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether a clause says where it stands in `pos`."""
+        return any(clause.word in ("at", "from", "align") for clause in self.node.clauses)
+
     def levels(self, scope: str | None) -> tuple[str, ...]:
         """The levels of its tokens that a rule in `scope` can tell apart."""
         names = [group.name.text for group in self.path]
@@ -120,7 +125,7 @@ class _Collector:
                     self.region(item, path)
                 case syntax.Group():
                     self.name(item.name, "group")
-                    self.level(item)
+                    self.level(item, path)
                     self.declared.groups[item.name.text] = (*path, item)
                     self.items(item.items, (*path, item))
                 case syntax.Param() if path:
@@ -137,7 +142,7 @@ class _Collector:
 
     def region(self, node: syntax.Region, path: tuple[syntax.Group, ...]) -> None:
         self.name(node.name, "region")
-        self.level(node)
+        self.level(node, path)
         axes = self.axes(node)
         fixed = len(node.axes) == 1 and not axes
         self.declared.regions.setdefault(
@@ -149,13 +154,15 @@ class _Collector:
         names: list[str | None] = []
         for axis in node.axes:
             if isinstance(axis, syntax.Reference) and axis.name not in self.declared.params:
+                if axis.name in names:
+                    self.duplicate(syntax.Name(axis.name, axis.span), "an axis of this grid")
                 self.name(syntax.Name(axis.name, axis.span), "axis")
                 names.append(axis.name)
             else:
                 names.append(None)
         return () if names == [None] else tuple(names)
 
-    def level(self, node: syntax.Region | syntax.Group) -> None:
+    def level(self, node: syntax.Region | syntax.Group, path: tuple[syntax.Group, ...]) -> None:
         if node.level is None:
             return
         if not node.starred:
@@ -166,6 +173,8 @@ class _Collector:
                 "names a level",
                 f"write `{node.name.text}* as {node.level.text}`",
             )
+        if node.level.text in (level_of(group) for group in path):
+            self.duplicate(node.level, "a level around this one")
         self.name(node.level, "level")
 
     def name(self, name: syntax.Name, kind: str) -> None:
@@ -179,12 +188,16 @@ class _Collector:
                 f"choose another name, such as `{name.text}_`",
             )
         elif name.text in kinds and not (kind == kinds[name.text] and kind in ("axis", "level")):
-            self.faults.error(
-                "duplicate-name",
-                f"`{name.text}` is declared twice",
-                name.span,
-                f"a {kinds[name.text]} has this name already",
-                "regions, groups, levels, axes, parameters and tables share one name space",
-            )
+            kind = kinds[name.text]
+            self.duplicate(name, f"{'an' if kind == 'axis' else 'a'} {kind}")
         else:
             kinds[name.text] = kind
+
+    def duplicate(self, name: syntax.Name, other: str) -> None:
+        self.faults.error(
+            "duplicate-name",
+            f"`{name.text}` is declared twice",
+            name.span,
+            f"{other} has this name already",
+            "regions, groups, levels, axes, parameters and tables share one name space",
+        )

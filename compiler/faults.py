@@ -25,6 +25,10 @@ class Faults:
         """Note a warning."""
         self.found.append(Diagnostic(code, message, span, label, help, "warning"))
 
+    def not_yet(self, what: str, span: Span) -> None:
+        """Note a construct of the language that this version does not compile."""
+        self.error("not-yet", f"{what} is not supported yet", span, "planned for a later version")
+
     def raise_errors(self) -> None:
         """Raise `CmaskError` if there is any error."""
         errors = [d for d in self.found if d.severity == "error"]

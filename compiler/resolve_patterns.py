@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from cmask.compiler import ir
 from cmask.compiler.declared import Declared, DeclaredRegion
 from cmask.compiler.faults import Faults, did_you_mean
+from cmask.compiler.resolve_coordinates import Coordinates
 from cmask.compiler.resolve_values import Values, table_entry
+from cmask.compiler.resolve_windows import WINDOW, Windows
 from cmask.grammar import syntax
-from cmask.runtime.expressions import ONE, Expr, Literal
+from cmask.runtime.expressions import Literal
 
 NOT_YET = ("tree", "seen", "blocks")
 
@@ -21,7 +23,7 @@ USAGE = {
     "same": "same(c)",
     "before": "before(c)",
     "upto": "upto(c)",
-    "window": "window(left, right), inclusive distances: window(15, 0) is the 16 nearest keys",
+    "window": WINDOW,
     "first": "first(n)",
     "disc": "disc(radius), or disc(h, w, radius)",
     "until": "until(table[row])",
@@ -42,9 +44,14 @@ class Patterns:
     keys: Sequence[DeclaredRegion]
 
     @property
+    def coordinates(self) -> Coordinates:
+        """The coordinates of this rule."""
+        return Coordinates(self.declared, self.faults, self.scope, self.queries, self.keys)
+
+    @property
     def values(self) -> Values:
-        """Numbers in a pattern: parameters and sizes."""
-        return Values(self.declared, self.faults, {*self.declared.params, *self.declared.sizes})
+        """Numbers in a pattern."""
+        return self.coordinates.values
 
     def pattern(self, node: syntax.Pattern) -> ir.Pattern:
         """The pattern; what is wrong is reported and reads as `all`."""
@@ -61,7 +68,7 @@ class Patterns:
     def single(self, node: syntax.Application) -> ir.Pattern | None:
         name = node.name.text
         if name in NOT_YET:
-            not_yet(self.faults, f"the pattern `{name}`", node.name)
+            self.faults.not_yet(f"the pattern `{name}`", node.name.span)
             return None
         makers: dict[str, Callable[[syntax.Application], ir.Pattern | None]] = {
             "causal": self.causal,
@@ -69,7 +76,7 @@ class Patterns:
             "same": lambda n: self.compared(n, ir.Same),
             "before": lambda n: self.compared(n, ir.Before),
             "upto": lambda n: self.compared(n, ir.Upto),
-            "window": self.window,
+            "window": Windows(self.coordinates).resolve,
             "first": self.first,
             "disc": self.disc,
             "until": self.until,
@@ -103,7 +110,7 @@ class Patterns:
     def causal(self, node: syntax.Application) -> ir.Pattern | None:
         if self.plain(node, 0) is None:
             return None
-        self.need_positions(node)
+        self.coordinates.need_positions(node)
         return ir.Upto(ir.Coordinate("pos"))
 
     def self_(self, node: syntax.Application) -> ir.Pattern | None:
@@ -115,75 +122,8 @@ class Patterns:
         arguments = self.plain(node, 1)
         if arguments is None:
             return None
-        coordinate = self.coordinate(arguments[0])
+        coordinate = self.coordinates.coordinate(arguments[0])
         return None if coordinate is None else kind(coordinate)
-
-    def window(self, node: syntax.Application) -> ir.Pattern | None:
-        plain = [a for a in node.arguments if not isinstance(a, syntax.Keyword)]
-        keywords = {a.name.text: a for a in node.arguments if isinstance(a, syntax.Keyword)}
-        if len(plain) not in (2, 3) or not set(keywords) <= {"edge", "stride"}:
-            self.usage(node, f"`window` takes left and right, not {len(plain)} arguments")
-            return None
-        if len(plain) == 2:
-            self.need_positions(node)
-            coordinate: ir.Coordinate | None = ir.Coordinate("pos")
-        else:
-            coordinate = self.coordinate(plain[0])
-        left, right = (self.values.value(a) for a in plain[-2:])
-        self.not_empty(node, left, right)
-        if coordinate is None:
-            return None
-        if keywords:
-            return self.shifted(node, coordinate, left, right, keywords)
-        return ir.Window(coordinate, left, right)
-
-    def not_empty(self, node: syntax.Application, left: Expr, right: Expr) -> None:
-        if (
-            isinstance(left, Literal)
-            and isinstance(right, Literal)
-            and left.value + right.value < 0
-        ):
-            self.faults.error(
-                "empty-window",
-                "a window holds no key",
-                node.span,
-                "left + right is below zero",
-                "`window(0, 0)` is the query itself alone",
-            )
-
-    def shifted(
-        self,
-        node: syntax.Application,
-        coordinate: ir.Coordinate,
-        left: Expr,
-        right: Expr,
-        keywords: dict[str, syntax.Keyword],
-    ) -> ir.Pattern | None:
-        edge = keywords.get("edge")
-        if edge is None or edge.value != syntax.Reference("shift"):
-            place = node if edge is None else edge
-            self.faults.error(
-                "bad-edge",
-                "a window with `stride` is moved at the edge",
-                place.span,
-                "only `edge=shift` is known",
-                "write `edge=shift`",
-            )
-            return None
-        if coordinate.name not in self.declared.axes or coordinate.divisor or coordinate.modulus:
-            self.faults.error(
-                "shift-needs-axis",
-                "only a window along an axis of a grid can be moved at the edge",
-                node.arguments[0].span,
-                "not an axis",
-                did_you_mean(coordinate.name, self.declared.axes)
-                or "give the region axes: `region image[h, w]`",
-            )
-            return None
-        stride = keywords.get("stride")
-        return ir.ShiftedWindow(
-            coordinate.name, left, right, ONE if stride is None else self.values.value(stride.value)
-        )
 
     def first(self, node: syntax.Application) -> ir.Pattern | None:
         arguments = self.plain(node, 1)
@@ -204,7 +144,7 @@ class Patterns:
         *axes, radius = self.plain(node, 1, 2, 3, 4, 5) or (None,)
         if radius is None:
             return None
-        names = [self.coordinate(a) for a in axes if a is not None]
+        names = [self.coordinates.coordinate(a) for a in axes if a is not None]
         if any(c is None or c.divisor or c.modulus for c in names):
             return None
         given = tuple(c.name for c in names if c is not None)
@@ -248,103 +188,16 @@ class Patterns:
             self.usage(node, "`rows` takes the name of a table")
             return None
         name = syntax.Name(arguments[0].name, arguments[0].span)
+        table = self.declared.tables.get(name.text)
+        if table is not None and table.index.text != "row":
+            self.faults.error(
+                "wrong-index",
+                f"`{name.text}` is indexed by `{table.index.text}`",
+                name.span,
+                "`rows` reads an entry per query",
+                f"declare it as `table {name.text}[row]`",
+            )
+            return None
         entry = syntax.Entry(name, syntax.Name("row", name.span), name.span)
         found = table_entry(entry, self.queries, self.declared, self.faults)
         return None if found is None else ir.Rows(found.table)
-
-    def coordinate(self, node: syntax.Expression) -> ir.Coordinate | None:
-        """`c`, `c / n` or `c % n`, if every region of the rule has c."""
-        match node:
-            case syntax.Reference(name=name):
-                return ir.Coordinate(name) if self.has_coordinate(node, name) else None
-            case syntax.Operation(
-                operator="/" | "%" as operator, operands=(syntax.Reference(name=name) as base, by)
-            ):
-                number = self.values.value(by)
-                if isinstance(number, Literal) and number.value < 1:
-                    self.faults.error(
-                        "zero-divisor",
-                        f"a coordinate cannot be divided by {number.value}",
-                        by.span,
-                        "at least 1",
-                    )
-                if not self.has_coordinate(base, name):
-                    return None
-                if operator == "/":
-                    return ir.Coordinate(name, divisor=number)
-                return ir.Coordinate(name, modulus=number)
-        self.faults.error(
-            "not-a-coordinate",
-            "a coordinate is needed here",
-            node.span,
-            "not a coordinate",
-            "write `pos`, `offset`, an axis or a level, or one of these with `/ n` or `% n`",
-        )
-        return None
-
-    def has_coordinate(self, node: syntax.Reference, name: str) -> bool:
-        if name == "offset":
-            return True
-        if name == "pos":
-            return self.need_positions(node)
-        if name not in self.declared.axes | self.declared.levels:
-            known = {"pos", "offset"} | self.declared.axes | self.declared.levels
-            self.faults.error(
-                "unknown-coordinate",
-                f"there is no coordinate `{name}`",
-                node.span,
-                "not a coordinate",
-                did_you_mean(name, known),
-            )
-            return False
-        for region in (*self.queries, *self.keys):
-            if name not in {*region.axes, *region.levels(self.scope)}:
-                self.lacks(node, name, region)
-                return False
-        return True
-
-    def lacks(self, node: syntax.Reference, name: str, region: DeclaredRegion) -> None:
-        if name in region.levels(None):
-            self.faults.error(
-                "level-outside-rule",
-                f"`{name}` is one and the same for all tokens of this rule",
-                node.span,
-                f"the rule relates tokens of one `{name}`",
-                "leave it out, or move the rule out of the group",
-            )
-            return
-        has = ["pos", "offset", *(a for a in region.axes if a), *region.levels(self.scope)]
-        self.faults.error(
-            "missing-coordinate",
-            f"`{region.name}` has no coordinate `{name}`",
-            node.span,
-            "both sides need it",
-            f"`{region.name}` has {', '.join(f'`{c}`' for c in has)}",
-        )
-
-    def need_positions(self, node: syntax.Application | syntax.Reference) -> bool:
-        """Whether every query region has a `pos`; one that stands apart from the keys needs it."""
-        placing = {"at", "from", "align"}
-        for region in self.queries:
-            words = {clause.word for clause in region.node.clauses}
-            if region.node.side == "query" and not words & placing:
-                self.faults.error(
-                    "unplaced-query",
-                    f"the queries of `{region.name}` have no `pos`",
-                    node.span,
-                    "compares `pos`",
-                    f"write `query region {region.name} align end` (the last query stands at the "
-                    f"last key, as in FlashAttention) or `align start` (the first at the first)",
-                )
-                return False
-        return True
-
-
-def not_yet(faults: Faults, what: str, node: syntax.Name | syntax.Clause | syntax.Heads) -> None:
-    """A construct of the language that this version does not compile."""
-    faults.error(
-        "not-yet",
-        f"{what} is not supported yet",
-        node.span,
-        "planned for a later version",
-    )

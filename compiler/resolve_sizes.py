@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from cmask.compiler.declared import Declared
+from cmask.compiler.declared import TAKEN, Declared
 from cmask.compiler.faults import Faults
 from cmask.compiler.resolve_values import Values
 from cmask.grammar import syntax
@@ -18,7 +18,15 @@ def resolve_sizes(
     entries = [e for i in mask.items if isinstance(i, syntax.Sizes) for e in i.entries]
     nodes: dict[str, syntax.Size] = {}
     for entry in entries:
-        if entry.name.text in nodes:
+        if entry.name.text in TAKEN:
+            faults.error(
+                "taken-name",
+                f"`{entry.name.text}` has a meaning of its own",
+                entry.name.span,
+                "names a size",
+                f"choose another name, such as `{entry.name.text}_`",
+            )
+        elif entry.name.text in nodes:
             faults.error(
                 "duplicate-size",
                 f"`{entry.name.text}` has a second size",

@@ -9,9 +9,14 @@ from dataclasses import dataclass
 from cmask.compiler.declared import Declared, DeclaredRegion
 from cmask.compiler.faults import Faults, did_you_mean
 from cmask.grammar import syntax
-from cmask.runtime.expressions import Call, Entry, Expr, Literal, Number, Place, Ref
+from cmask.runtime.expressions import ZERO, Call, Entry, Expr, Literal, Number, Place, Ref
 
-_FUNCTIONS = {"min": 2, "max": 2, "sum": 1, "len": 1}
+_FUNCTIONS = {
+    "min": "min(a, b)",
+    "max": "max(a, b)",
+    "sum": "sum(list)",
+    "len": "len(list)",
+}
 _NOTHING = Literal(1)  # stands for an expression that is already reported
 
 
@@ -36,7 +41,12 @@ class Values:
             case syntax.Reference(name=name):
                 return self.reference(node, name)
             case syntax.Operation(operator=operator, operands=operands):
-                return fold(Call(operator, tuple(self.value(o) for o in operands)))
+                call = Call(operator, tuple(self.value(o) for o in operands))
+                if operator in ("/", "%") and call.arguments[1:] == (ZERO,):
+                    self.faults.error(
+                        "bad-divisor", "nothing can be divided by 0", operands[1].span, "zero"
+                    )
+                return fold(call)
             case syntax.Items(items=items):
                 return Call("list", tuple(self.value(i) for i in items))
             case syntax.Entry():
@@ -88,6 +98,17 @@ class Values:
                 did_you_mean(name, known),
             )
             return _NOTHING
+        one = name in ("sum", "len")
+        if not node.arguments or (one and len(node.arguments) > 1):
+            self.faults.error(
+                "bad-argument",
+                f"`{name}` takes {'one list' if one else 'numbers or a list'}, "
+                f"not {len(node.arguments)} arguments",
+                node.span,
+                "here",
+                f"write `{_FUNCTIONS[name]}`",
+            )
+            return _NOTHING
         return Call(name, tuple(self.value(a) for a in node.arguments))
 
     def place(self, node: syntax.Application) -> Expr:
@@ -122,7 +143,15 @@ class Values:
                 did_you_mean(argument.name, siblings),
             )
             return _NOTHING
-        if what != "len" and region.node.starred:
+        if what != "len" and region.node.side == "query" and not region.is_placed:
+            self.faults.error(
+                "unplaced-query",
+                f"the queries of `{region.name}` have no `pos`",
+                argument.span,
+                f"has no {what}",
+                f"write `query region {region.name} align end`, or `align start`",
+            )
+        elif what != "len" and region.node.starred:
             self.faults.error(
                 "starred-place",
                 f"`{region.name}` has many instances and no single {what}",
@@ -144,13 +173,13 @@ class Values:
         entry = table_entry(node, (self.around,), self.declared, self.faults)
         if entry is None:
             return _NOTHING
-        if entry.index == "row" and self.around.node.side != "query":
+        if entry.index == "row" and self.around.node.side == "key":
             self.faults.error(
                 "row-placement",
-                f"the keys of `{self.around.name}` cannot be placed row by row",
+                f"`{self.around.name}` has no queries and so no rows",
                 node.span,
                 "an entry per query",
-                f"write `query region {self.around.name}`, or index the table by a level",
+                f"write `region {self.around.name}`, or index the table by a level",
             )
         return entry
 

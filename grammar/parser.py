@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from cmask.grammar import syntax
-from cmask.grammar.diagnostic import CmaskError
+from cmask.grammar.diagnostic import CmaskError, Diagnostic
 from cmask.grammar.source import Source, Span
 from cmask.grammar.syntax_errors import explain
 
@@ -52,20 +52,30 @@ class Node(Protocol):
     meta: Any
 
 
+_MAX_DEPTH = 100  # of nested nodes: later stages walk the tree by recursion
 _SUFFIXES = {"k": 1 << 10, "M": 1 << 20}
 
 
-def _number(text: str) -> int:
-    """`32k` is 32,768."""
-    digits = text.rstrip("kM").replace("_", "")
-    return int(digits) * _SUFFIXES.get(text[-1], 1)
+def _number(text: str) -> int | None:
+    """`32k` is 32,768; None if it is too large for any use."""
+    digits = text.rstrip("kM").replace("_", "").lstrip("0") or "0"
+    value = int(digits[:20]) * _SUFFIXES.get(text[-1], 1)
+    return value if value < 1 << 62 else None
 
 
 class _Builder:
     """Lark's tree -> our nodes; one method per rule of the grammar."""
 
+    def __init__(self) -> None:
+        self.depth = 0
+
     def build(self, tree: Node) -> Any:
-        return getattr(self, str(tree.data))(tree)
+        if self.depth == _MAX_DEPTH:
+            raise _fault(tree, "too-deep", "this is nested too deep", "write it in parts")
+        self.depth += 1
+        node = getattr(self, str(tree.data))(tree)
+        self.depth -= 1
+        return node
 
     def all(self, trees: list[Any]) -> tuple[Any, ...]:
         return tuple(self.build(tree) for tree in trees if tree is not None)
@@ -151,7 +161,11 @@ class _Builder:
         return syntax.Operation("-", (value,), _span(tree)) if sign == "-" else value
 
     def number(self, tree: Node) -> syntax.Number:
-        return syntax.Number(_number(str(tree.children[0])), _span(tree))
+        value = _number(str(tree.children[0]))
+        if value is None:
+            help = "numbers are below 2^62"
+            raise _fault(tree, "bad-number", "this number is too large", help)
+        return syntax.Number(value, _span(tree))
 
     def reference(self, tree: Node) -> syntax.Expression:
         name = self.build(tree.children[0])
@@ -181,6 +195,10 @@ class _Builder:
 
     def all_regions(self, tree: Node) -> syntax.Name:
         return syntax.Name("all", _span(tree))
+
+
+def _fault(tree: Node, code: str, message: str, help: str) -> CmaskError:
+    return CmaskError([Diagnostic(code, message, _span(tree), "here", help)])
 
 
 def _span(tree: Node) -> Span:

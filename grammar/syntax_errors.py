@@ -52,12 +52,16 @@ def explain(error: UnexpectedInput, source: Source) -> Diagnostic:
             return _token(word[0], span, frozenset(error.allowed or ()), source)
         return Diagnostic(
             code="unknown-character",
-            message=f"the character `{source.text[start]}` is no part of the language",
+            message=f"the character {_visible(source.text[start])} is no part of the language",
             span=Span(start, start + 1),
             label="this one",
             help="remove it; comments begin with `#`",
         )
     raise error
+
+
+def _visible(character: str) -> str:
+    return f"`{character}`" if character.isprintable() else f"U+{ord(character):04X}"
 
 
 def _end(source: Source) -> Diagnostic:
