@@ -221,12 +221,10 @@ class Layout:
         instances = [i for i in self._in(group) if i.region.name == place.region]
         if place.what == "len":
             return sum(i.length for i in instances)
-        if not instances:
-            raise ExpressionError(f"`{place.region}` has no instance to count from")
-        with_tokens = [i for i in instances if i.length]
-        if place.what == "end" and with_tokens:
-            return self.pos(Token(with_tokens[-1], with_tokens[-1].length - 1), group) + 1
-        return self.pos(Token((with_tokens or instances)[0], 0), group)
+        (only,) = instances
+        if place.what == "end" and only.length:
+            return self.pos(Token(only, only.length - 1), group) + 1
+        return self.pos(Token(only, 0), group)
 
     def _in(self, group: Path) -> list[Instance]:
         return [i for i in self.instances if i.path[: len(group)] == group]

@@ -15,9 +15,8 @@ It follows DESIGN.md section 2 word by word.  Where that is silent, these senten
   lies inside the instance.
 - `pos` of a placed region is counted from the first key of its innermost group instance.  Every
   instance of a starred region starts again from P.
-- `start(r)` and `end(r)` are the `pos` of the first and one past the last token of r, over all its
-  instances in the innermost group instance of the region that is placed; without tokens both are
-  where the first instance lies.  `len(r)` counts these tokens.
+- `start(r)`, `end(r)` and `len(r)` name a region of the same group, the first two one without a
+  star.  Without tokens both places are where its first token would be.
 - `align end` in a group instance without keys puts the last query at -1, where it sees nothing.
 - A table's `[row]` entries are numbered by the query tokens of the regions that use it, in their
   order; `[level]` entries by the level's instances in the whole sequence.  An entry that places a

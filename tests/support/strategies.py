@@ -215,42 +215,41 @@ class _Drawing:
             if isinstance(item, Group):
                 done.append(replace(item, items=self.placed(item.items)))
                 continue
-            placement = self.placement(item, _regions_in(done)) if self.chance(3) else None
+            placement = self.placement(item, done) if self.chance(3) else None
             region = replace(item, placement=placement)
             self.regions = [region if r.name == region.name else r for r in self.regions]
             done.append(region)
         return tuple(done)
 
-    def placement(self, region: Region, before: Sequence[Region]) -> Placement:
+    def placement(self, region: Region, before: Sequence[Item]) -> Placement:
         if region.side == "query" and self.chance(3):
             return Placement("align_end")
         return Placement(self.pick(("at", "from")), self.position(region, before))
 
-    def position(self, region: Region, before: Sequence[Region]) -> Expr:
-        with_pos = [r.name for r in before if r.side != "query" or r.placement]
+    def position(self, region: Region, before: Sequence[Item]) -> Expr:
+        beside = [r for r in before if isinstance(r, Region)]
+        single = [r.name for r in beside if not r.level and (r.side != "query" or r.placement)]
         choices = ["number", "number", "param", "level"]
-        choices += ["place", "place", "place + 1"] if with_pos and self.never_empty(before) else []
+        choices += ["place", "place", "place + 1"] if single else []
+        choices += ["len"] if beside else []
         choices += ["row"] if region.side != "key" else []
         match self.pick(choices):
             case "param":
                 return Ref(self.param(self.pick((0, 1, 5))))
             case "level" if levels := self.levels(region.name):
-                return Entry(self.table(self.pick(levels), ()), self.tables_level())
+                level = self.pick(levels)
+                return Entry(self.table(level, ()), level)
             case "row":
                 return Entry(self.table("row", (region.name,)), "row")
+            case "row + 1":
+                return Call("+", (Entry(self.table("row", (region.name,)), "row"), Literal(1)))
             case "place":
-                return Place(self.pick(("start", "end", "len")), self.pick(with_pos))
+                return Place(self.pick(("start", "end")), self.pick(single))
             case "place + 1":
-                return Call("+", (Place("end", self.pick(with_pos)), Literal(1)))
+                return Call("+", (Place("end", self.pick(single)), Literal(1)))
+            case "len":
+                return Place("len", self.pick(beside).name)
         return Literal(self.pick((-2, 0, 0, 1, 3, 8)))
-
-    def never_empty(self, before: Sequence[Region]) -> bool:
-        """Whether each region before has an instance, so that places exist."""
-        return all(r.level is None for r in before) and all(
-            [g.level for g in self.parents[r.name]]
-            == [g.level for g in self.parents[before[0].name]]
-            for r in before
-        )
 
     # ------------------------------------------------------------------- rules
     def rule(self) -> ir.Rule:
@@ -341,9 +340,6 @@ class _Drawing:
         every = [r.level for r in self.regions]
         return [name for name in found if name and every.count(name) <= 1]
 
-    def tables_level(self) -> str:
-        return next(reversed(self.tables.values())).index
-
     def table(self, index: str, users: tuple[str, ...], *, rows: bool = False) -> str:
         """A new table, or one more use of a `[row]` table."""
         kind = "func" if rows else "table"
@@ -426,10 +422,3 @@ def _halved(value: Value) -> Value:
 
 def _names(regions: Sequence[Region]) -> tuple[str, ...]:
     return tuple(r.name for r in regions)
-
-
-def _regions_in(items: Sequence[Item]) -> list[Region]:
-    found: list[Region] = []
-    for item in items:
-        found += _regions_in(item.items) if isinstance(item, Group) else [item]
-    return found
