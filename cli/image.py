@@ -79,8 +79,9 @@ def svg(picture: Picture, title: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="12" '
         f'viewBox="0 0 {width + _MARGIN + 10:g} {height + 60:g}">',
         f"<title>{escape(title)}</title>",
+        '<rect width="100%" height="100%" fill="white"/>',
         f'<text x="{_MARGIN}" y="16" font-weight="bold">{escape(title)}</text>',
-        f'<g transform="translate({_MARGIN} 44)">',
+        f'<g transform="translate({_MARGIN} 44)" shape-rendering="crispEdges">',
         f'<rect width="{width:g}" height="{height:g}" fill="white" stroke="#999999"/>',
         *_rectangles(colours, scale),
         *_names(picture, scale),
