@@ -228,7 +228,7 @@ class _Drawing:
 
     def position(self, region: Region, before: Sequence[Item]) -> Expr:
         beside = [r for r in before if isinstance(r, Region)]
-        single = [r.name for r in beside if not r.level and (r.side != "query" or r.placement)]
+        single = [r.name for r in beside if not r.level and _has_one_place(r)]
         choices = ["number", "number", "param", "level"]
         choices += ["place", "place", "place + 1"] if single else []
         choices += ["len"] if beside else []
@@ -412,6 +412,14 @@ def _lies(layout: tuple[Item, ...], drawing: _Drawing) -> bool:
     except (ExpressionError, IndexError):
         return False
     return True
+
+
+def _has_one_place(region: Region) -> bool:
+    """Whether its `start` and `end` are known: it counts along the keys, or is placed at once."""
+    if region.placement is None:
+        return region.side != "query"
+    position = region.placement.position
+    return not isinstance(position, Entry) or position.index != "row"
 
 
 def _halved(value: Value) -> Value:
