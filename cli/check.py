@@ -10,7 +10,7 @@ from cmask.cli.options import Json, MaskFile, Params, Seq, Sizes
 from cmask.cli.report import MASK_IS_WRONG, reports_faults
 
 if TYPE_CHECKING:
-    from cmask.compiler.options import CompileOptions
+    from cmask.grammar.diagnostic import CmaskError
     from cmask.grammar.source import Source
 
 
@@ -23,36 +23,44 @@ def check_command(
     as_json: Json = False,
 ) -> None:
     """Check a mask: its faults, or its facts."""
-    from cmask.cli.inputs import or_exit, read_options, read_source
-    from cmask.cli.report import facts_in_words, print_diagnostics, print_pairs, working
-    from cmask.compiler.pipeline import compile_source
+    from cmask.cli.inputs import compile_free, read_options, read_source
+    from cmask.cli.report import (
+        console,
+        diagnostic_as_json,
+        facts_as_json,
+        facts_in_words,
+        print_diagnostics,
+        print_json,
+        print_pairs,
+        working,
+    )
+    from cmask.grammar.diagnostic import CmaskError
 
     source, options = read_source(file), read_options(seq, size, param)
+    try:
+        with working(f"checking {source.name}", quiet=as_json):
+            made = compile_free(source, options, is_free=not (seq or size or param))
+    except CmaskError as error:
+        _report(error, source, as_json=as_json)
+        raise typer.Exit(MASK_IS_WRONG) from None
     if as_json:
-        _check_as_json(source, options)
+        warnings = [diagnostic_as_json(d, source) for d in made.warnings]
+        facts = None if made.facts is None else facts_as_json(made.facts)
+        print_json({"diagnostics": warnings, "facts": facts})
         return
-    with working(f"checking {source.name}"):
-        made = or_exit(source, lambda: compile_source(source, options))
     print_diagnostics(made.warnings, source)
-    if made.facts is not None:
+    if made.facts is None:
+        console().print("no faults; facts need sizes: give --seq, --size or --param")
+    else:
         print_pairs(facts_in_words(made.facts))
 
 
-def _check_as_json(source: Source, options: CompileOptions) -> None:
-    """Faults and facts on stdout, so that a program reads one stream."""
-    from cmask.cli.report import diagnostic_as_json, facts_as_json, print_json
-    from cmask.compiler.pipeline import compile_source
-    from cmask.grammar.diagnostic import CmaskError
+def _report(error: CmaskError, source: Source, *, as_json: bool) -> None:
+    """Faults on stderr for people; on stdout for programs, which read one stream."""
+    from cmask.cli.report import diagnostic_as_json, print_diagnostics, print_json
 
-    try:
-        made = compile_source(source, options)
-    except CmaskError as error:
+    if as_json:
         faults = [diagnostic_as_json(d, source) for d in error.diagnostics]
         print_json({"diagnostics": faults, "facts": None})
-        raise typer.Exit(MASK_IS_WRONG) from None
-    print_json(
-        {
-            "diagnostics": [diagnostic_as_json(d, source) for d in made.warnings],
-            "facts": None if made.facts is None else facts_as_json(made.facts),
-        }
-    )
+    else:
+        print_diagnostics(error.diagnostics, source)

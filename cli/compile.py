@@ -35,15 +35,15 @@ def compile_command(
     """Compile a mask to an artifact that the runtime loads."""
     import time
 
-    from cmask.cli.inputs import or_exit, read_options, read_source
+    from cmask.cli.inputs import compile_free, or_exit, read_options, read_source
     from cmask.cli.report import print_diagnostics, print_json, working
-    from cmask.compiler.pipeline import compile_source
 
     source = read_source(file)
     options = read_options(seq, size, param, symbolic=symbolic)
     started = time.perf_counter()
     with working(f"compiling {source.name}", quiet=as_json):
-        made = or_exit(source, lambda: compile_source(source, options))
+        is_free = not (seq or size or param)
+        made = or_exit(source, lambda: compile_free(source, options, is_free=is_free))
     seconds = time.perf_counter() - started
     target = output or Path(Path(file).name).with_suffix(".cmaskc")
     _write(target, made.artifact)

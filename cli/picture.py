@@ -160,7 +160,8 @@ def _sum_runs(
     np.add.at(changes, (cell, runs[:, 1]), -1)
     counts = np.cumsum(changes, axis=1)[:, :-1]
     total = np.concatenate([np.zeros((len(counts), 1)), np.cumsum(counts, axis=1)], axis=1)
-    return np.diff(total[:, k_edges], axis=1) / _areas(q_edges, k_edges)
+    shares: Floats = np.diff(total[:, k_edges], axis=1) / _areas(q_edges, k_edges)
+    return shares
 
 
 def _areas(q_edges: Ints, k_edges: Ints) -> Floats:

@@ -48,6 +48,8 @@ def reports_faults(command: Callable[P, None]) -> Callable[P, None]:
             _fail(str(fault), fault.code)
         except BindError as fault:
             _fail(_in_options(str(fault)), COMMAND_IS_WRONG)
+        except MemoryError:
+            _fail("not enough memory for a mask of this length", COMMAND_IS_WRONG)
         except BrokenPipeError:  # `cmask explain ... | head`
             raise typer.Exit from None
 

@@ -25,9 +25,10 @@ def parse_count(text: str) -> int:
     >>> parse_count("32k")
     32768
     """
-    value = parse_number(text)
-    if isinstance(value, float) or value < 0:
-        raise ValueFault(f"`{text}` is no number of tokens; write 4096, 32k or 1M")
+    match = _NUMBER.fullmatch(text.strip())
+    value = -1 if match is None else _whole(match)
+    if not 0 <= value < 1 << 31:
+        raise ValueFault(f"`{text}` is no number of tokens below 2^31; write 4096, 32k or 1M")
     return value
 
 
@@ -43,6 +44,10 @@ def parse_number(text: str) -> int | float:
     match = _NUMBER.fullmatch(stripped)
     if match is None:
         raise ValueFault(f"`{text}` is no whole number; write 4096, 32k, 1M or inf")
+    return _whole(match)
+
+
+def _whole(match: re.Match[str]) -> int:
     return int(match[1].replace("_", "")) * _SUFFIXES[match[2]]
 
 
