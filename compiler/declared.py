@@ -32,6 +32,10 @@ class DeclaredRegion:
         """The level that numbers its instances."""
         return level_of(self.node)
 
+    def coordinates(self, scope: str | None) -> set[str | None]:
+        """The coordinates of its tokens in a rule of `scope`."""
+        return {"pos", "offset", *self.axes, *self.levels(scope)}
+
     @property
     def is_placed(self) -> bool:
         """Whether a clause says where it stands in `pos`."""
@@ -94,10 +98,7 @@ def declare(mask: syntax.Mask, faults: Faults) -> Declared:
     """Collect the declarations; names that clash are faults."""
     declared = Declared()
     collector = _Collector(declared, faults)
-    for item in mask.items:
-        if isinstance(item, syntax.Param):
-            collector.name(item.name, "parameter")
-            declared.params[item.name.text] = item
+    collector.params(mask.items)
     collector.items(mask.items, ())
     if not declared.regions:
         faults.error(
@@ -128,12 +129,21 @@ class _Collector:
                     self.level(item, path)
                     self.declared.groups[item.name.text] = (*path, item)
                     self.items(item.items, (*path, item))
-                case syntax.Param() if path:
-                    self.misplaced(item.span, "a parameter")
                 case syntax.Sizes() if path:
                     self.misplaced(item.span, "a sizes block")
                 case _:
                     pass
+
+    def params(self, items: Sequence[syntax.Item], *, inside: bool = False) -> None:
+        """Parameters first: a size in brackets is an axis unless it is one of them."""
+        for item in items:
+            if isinstance(item, syntax.Group):
+                self.params(item.items, inside=True)
+            elif isinstance(item, syntax.Param):
+                self.name(item.name, "parameter")
+                self.declared.params[item.name.text] = item
+                if inside:
+                    self.misplaced(item.span, "a parameter")
 
     def misplaced(self, span: Span, what: str) -> None:
         self.faults.error(

@@ -42,6 +42,15 @@ class Faults:
         return tuple(sorted(warnings, key=lambda d: d.span.start))
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "argument"), counted(0, "argument")
+    ('1 argument', '0 arguments')
+    """
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Advice for a name that does not exist."""
     names = sorted(set(known))

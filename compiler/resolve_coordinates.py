@@ -82,7 +82,7 @@ class Coordinates:
             )
             return False
         for region in (*self.queries, *self.keys):
-            if name not in {*region.axes, *region.levels(self.scope)}:
+            if name not in region.coordinates(self.scope):
                 self.lacks(node, name, region)
                 return False
         return True
@@ -97,13 +97,15 @@ class Coordinates:
                 "leave it out, or move the rule out of the group",
             )
             return
-        has = ["pos", "offset", *(a for a in region.axes if a), *region.levels(self.scope)]
+        names = ("pos", "offset", *sorted(self.declared.axes | self.declared.levels))
+        regions = (*self.queries, *self.keys)
+        shared = [n for n in names if all(n in r.coordinates(self.scope) for r in regions)]
         self.faults.error(
             "missing-coordinate",
             f"`{region.name}` has no coordinate `{name}`",
             node.span,
             "both sides need it",
-            f"`{region.name}` has {', '.join(f'`{c}`' for c in has)}",
+            f"compare what all of them have: {', '.join(f'`{c}`' for c in shared)}",
         )
 
     def need_positions(self, node: syntax.Expression) -> bool:

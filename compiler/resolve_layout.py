@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cmask.compiler.declared import Declared, DeclaredRegion, level_of
-from cmask.compiler.faults import Faults
+from cmask.compiler.faults import Faults, counted
 from cmask.compiler.resolve_values import Values
 from cmask.grammar import syntax
 from cmask.runtime.closed_form import Axis, Group, Item, Order, Placement, Region
@@ -139,7 +139,9 @@ class _Resolver:
         values = tuple(map(self.values(set(self.declared.params)).value, sizes))
         example = f"write `order {kind}({', '.join(['8', '16', *['16'] * needed][:needed])})`"
         if len(sizes) != needed:
-            message = f"`{kind}` takes {needed} sizes for `{region.name}`, not {len(sizes)}"
+            message = (
+                f"`{kind}` takes {counted(needed, 'size')} for `{region.name}`, not {len(sizes)}"
+            )
             self.faults.error("bad-order", message, clause.value.span, "here", example)
         elif any(isinstance(v, Literal) and not 1 <= v.value < math.inf for v in values):
             message = f"`{kind}` takes sizes of at least 1"
@@ -149,6 +151,7 @@ class _Resolver:
     def check_placements(self, layout: Sequence[Item]) -> None:
         """Regions placed by each other in a circle have no place."""
         places = {r.name: set(_places(r)) for r in regions_of(layout)}
+        reported = set[str]()
         for name, needs in places.items():
             reached, pending = set[str](), list(needs)
             while pending:
@@ -156,12 +159,14 @@ class _Resolver:
                 if other not in reached:
                     reached.add(other)
                     pending += places.get(other, ())
-            if name in reached:
+            if name in reached - reported:
+                reported |= reached
                 node = self.declared.regions[name].node
+                clause = next(c for c in node.clauses if c.word in ("at", "from"))
                 self.faults.error(
                     "circular-placement",
                     f"where `{name}` stands depends on itself",
-                    node.clauses[0].span,
+                    clause.span,
                     "in a circle",
                     "place one of the regions by a number or by `len(...)`",
                 )

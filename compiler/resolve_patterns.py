@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cmask.compiler import ir
 from cmask.compiler.declared import Declared, DeclaredRegion
-from cmask.compiler.faults import Faults, did_you_mean
+from cmask.compiler.faults import Faults, counted, did_you_mean
 from cmask.compiler.resolve_coordinates import Coordinates
 from cmask.compiler.resolve_values import Values, table_entry
 from cmask.compiler.resolve_windows import WINDOW, Windows
@@ -18,16 +18,16 @@ NOT_YET = ("tree", "seen", "blocks")
 
 # name -> how to write it
 USAGE = {
-    "causal": "causal",
-    "self": "self",
-    "same": "same(c)",
-    "before": "before(c)",
-    "upto": "upto(c)",
+    "causal": "`causal`",
+    "self": "`self`",
+    "same": "`same(c)`",
+    "before": "`before(c)`",
+    "upto": "`upto(c)`",
     "window": WINDOW,
-    "first": "first(n)",
-    "disc": "disc(radius), or disc(h, w, radius)",
-    "until": "until(table[row])",
-    "rows": "rows(table)",
+    "first": "`first(n)`",
+    "disc": "`disc(radius)`, or `disc(h, w, radius)`",
+    "until": "`until(table[row])`",
+    "rows": "`rows(table)`",
 }
 
 Argument = syntax.Expression | syntax.Keyword
@@ -95,7 +95,7 @@ class Patterns:
 
     def usage(self, node: syntax.Application, message: str) -> None:
         self.faults.error(
-            "bad-argument", message, node.span, "here", f"write `{USAGE[node.name.text]}`"
+            "bad-argument", message, node.span, "here", f"write {USAGE[node.name.text]}"
         )
 
     def plain(self, node: syntax.Application, *counts: int) -> Sequence[syntax.Expression] | None:
@@ -103,8 +103,8 @@ class Patterns:
         plain = [a for a in node.arguments if not isinstance(a, syntax.Keyword)]
         if len(plain) in counts and len(plain) == len(node.arguments):
             return plain
-        wanted = " or ".join(map(str, counts))
-        self.usage(node, f"`{node.name.text}` takes {wanted} arguments, not {len(node.arguments)}")
+        wanted = f"{counts[0]} or more" if counts[1:] else counted(counts[0], "argument")
+        self.usage(node, f"`{node.name.text}` takes {wanted}, not {len(node.arguments)}")
         return None
 
     def causal(self, node: syntax.Application) -> ir.Pattern | None:

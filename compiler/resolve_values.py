@@ -134,13 +134,14 @@ class Values:
             return _NOTHING
         siblings = {r.name: r for r in self.declared.regions.values() if r.path == self.around.path}
         region = siblings.get(argument.name)
+        others = siblings.keys() - {self.around.name}
         if region is None:
             self.faults.error(
                 "not-in-group",
                 f"`{argument.name}` is no region of the group of `{self.around.name}`",
                 argument.span,
                 "not beside it",
-                did_you_mean(argument.name, siblings),
+                did_you_mean(argument.name, others) or "place it by a number: `from 0`",
             )
             return _NOTHING
         if what != "len" and region.node.side == "query" and not region.is_placed:
@@ -199,6 +200,8 @@ def table_entry(
             or f"declare it: `table {node.table.text}[{node.index.text}]`",
         )
         return None
+    if table.index.text not in ("row", *declared.levels):
+        return None  # reported where it is declared
     if table.index.text != node.index.text:
         faults.error(
             "wrong-index",

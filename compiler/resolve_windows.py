@@ -12,7 +12,7 @@ from cmask.compiler.resolve_coordinates import Coordinates
 from cmask.grammar import syntax
 from cmask.runtime.expressions import ONE, Expr, Literal
 
-WINDOW = "window(left, right), inclusive distances: window(15, 0) is the 16 nearest keys"
+WINDOW = "`window(left, right)`, inclusive distances: `window(15, 0)` is the 16 nearest keys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +72,22 @@ class Windows:
         keywords: dict[str, syntax.Keyword],
     ) -> ir.Pattern | None:
         edge = keywords.get("edge")
-        if edge is None or edge.value != syntax.Reference("shift"):
-            place = node if edge is None else edge
+        if edge is None:
             self.rule.faults.error(
                 "bad-edge",
-                "a window with `stride` is moved at the edge",
-                place.span,
-                "only `edge=shift` is known",
-                "write `edge=shift`",
+                "neighbours share a window only if it is moved at the edge",
+                keywords["stride"].span,
+                "stands without `edge=shift`",
+                "add `edge=shift`",
+            )
+            return None
+        if edge.value != syntax.Reference("shift"):
+            self.rule.faults.error(
+                "bad-edge",
+                "a window is cut off at the edge, or moved there",
+                edge.span,
+                "neither",
+                "write `edge=shift` to move it, or leave it out to cut it off",
             )
             return None
         if (
@@ -120,6 +128,6 @@ class Windows:
         return stride
 
     def misused(
-        self, node: syntax.Application, message: str, help: str = f"write `{WINDOW}`"
+        self, node: syntax.Application, message: str, help: str = f"write {WINDOW}"
     ) -> None:
         self.rule.faults.error("bad-argument", message, node.span, "here", help)

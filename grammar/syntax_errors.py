@@ -27,7 +27,7 @@ _FOREIGN = {
 
 _SHOWN = {
     "NAME": "a name", "NUMBER": "a number", "WORD": "`at`, `from`, `align` or `order`",
-    "SIGN": "`+` or `-`", "FACTOR": "`*`, `/` or `%`", "STAR": "`*`", "__ANON_0": "`..`",
+    "SIGN": "`+` or `-`", "STAR": "`*`", "__ANON_0": "`..`",
     "LBRACE": "`{`", "RBRACE": "`}`", "LPAR": "`(`", "RPAR": "`)`", "LSQB": "`[`", "RSQB": "`]`",
     "COLON": "`:`", "COMMA": "`,`", "SEMICOLON": "`;`", "EQUAL": "`=`", "VBAR": "`|`",
     "AMPERSAND": "`&`", "$END": "the end of the file",
@@ -145,9 +145,10 @@ def _foreign(word: str, span: Span, source: Source) -> Diagnostic | None:
 
 
 def _expected(accepts: frozenset[str]) -> str:
-    shown = sorted(
-        {_SHOWN.get(name, f"`{name.lower()}`") for name in accepts if name != "SEMICOLON"}
-    )
+    operators = {"STAR", "FACTOR", "SIGN"} if "FACTOR" in accepts else set()
+    names = accepts - operators - {"SEMICOLON"}
+    shown = sorted(_SHOWN.get(name, f"`{name.lower()}`") for name in names)
+    shown += ["an operator"] if operators else []
     if not shown:
         return ""
     return "expected " + (

@@ -1,0 +1,37 @@
+"""Options of the test run, and which tests this machine can run."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="rewrite golden files with what is printed now; then read the diff",
+    )
+    parser.addoption("--slow", action="store_true", help="run the tests that need minutes, too")
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    """Whether golden files are to be rewritten."""
+    return bool(request.config.getoption("--update-golden"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if for_gpu and not _has_cuda():
+        for item in for_gpu:
+            item.add_marker(pytest.mark.skip(reason="this machine has no CUDA device"))
+    if not config.getoption("--slow"):
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason="needs minutes; run with --slow"))
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
