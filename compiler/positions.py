@@ -121,10 +121,10 @@ class Layout:
     def _count(self, item: Item, outer: tuple[int, ...]) -> int:
         """How many instances of a starred region or group lie in one outer instance."""
         counts = set()
-        if isinstance(item, Group) and item.name in self.sizes:
-            counts.add(self._number(Ref(item.name), outer))
         for name, stars in _size_names([item], len(outer)):
-            if name in self.sizes and stars - _depth(self.sizes[name]) <= len(outer):
+            if name == item.name and stars == len(outer) and name in self.sizes:
+                counts.add(self._number(Ref(name), outer))
+            elif name in self.sizes and stars - _depth(self.sizes[name]) <= len(outer):
                 entry = self._entry(name, stars, outer)
                 if not isinstance(entry, (int, float)):
                     counts.add(len(entry))
@@ -248,14 +248,15 @@ class Layout:
 
 
 def _size_names(items: Sequence[Item], stars: int) -> Iterator[tuple[str, int]]:
-    """The names that sizes are called by, each with the number of stars that it lies under."""
+    """The names of sizes and counts, each with the number of stars that it lies under."""
     for item in items:
         own = stars + (item.level is not None)
-        if isinstance(item, Group):
-            yield item.name, stars
-            yield from _size_names(item.items, own)
-        elif not item.axes and item.size is None:
+        if isinstance(item, Region) and not item.axes and item.size is None:
             yield item.name, own
+            continue
+        yield item.name, stars
+        if isinstance(item, Group):
+            yield from _size_names(item.items, own)
         else:
             yield from ((a.name, own) for a in item.axes if a.name and a.size is None)
 

@@ -5,10 +5,10 @@ It follows DESIGN.md section 2 word by word.  Where that is silent, these senten
 - Tokens lie in the order in which the layout is written, instance by instance.  A query's number
   counts the tokens of plain and query regions, a key's those of plain and key regions.
 - A list too flat for its depth is used for every outer instance, so its lists belong to the
-  innermost stars; a number is used for every instance.  A starred region's number of instances is
-  the length of its list (of an axis' list, for a grid); a number is one instance.  A starred
-  group's follows from its name or the lists inside, which must agree; without either it is an
-  error, since one instance would be a guess.
+  innermost stars; a number is used for every instance.  The number of a starred group's instances
+  follows from its name or the lists inside, which must agree; without either it is an error, since
+  one instance would be a guess.  A starred region's is the length of its list (of an axis' list,
+  for a grid), or given by its name where that is not its size; else it has one instance.
 - In an expression a size stands for its entry at the instance that the expression belongs to.
 - A level counts the instances of its region or group in the scope, empty ones too, through nested
   groups; two regions that share a level's name each count their own.  It is 0 in a scope that

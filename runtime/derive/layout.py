@@ -209,7 +209,7 @@ class _Walker:
             if name in self.names:
                 value = self.names[name]
                 part = at_instance(value, indices, len(indices) + stars)
-                if not isinstance(part, (int, float)) and depth_of(part) >= stars:
+                if not isinstance(part, (int, float)) and depth_of(value) >= stars:
                     found[name] = len(part)
         counted_by_name = isinstance(item, Group) or bool(item.axes) or item.size is not None
         if counted_by_name and item.name in self.names:
@@ -230,12 +230,12 @@ class _Walker:
 def _sizes_that_count(item: Item, stars: int = 0) -> list[tuple[str, int]]:
     """Names of sizes inside an item, each with the number of stars from the item down to it."""
     stars += item.level is not None
+    if isinstance(item, Region) and not item.axes and item.size is None:
+        return [(item.name, stars)]
+    counts = [(item.name, stars - 1)] if stars > 1 and item.level is not None else []
     if isinstance(item, Group):
-        counts = [(item.name, stars - 1)] if stars > 1 and item.level is not None else []
         return counts + [x for inner in item.items for x in _sizes_that_count(inner, stars)]
-    if item.axes:
-        return [(axis.name, stars) for axis in item.axes if axis.name and axis.size is None]
-    return [(item.name, stars)] if item.size is None else []
+    return counts + [(a.name, stars) for a in item.axes if a.name and a.size is None]
 
 
 def _needed_sizes(form: ClosedForm) -> list[str]:

@@ -118,6 +118,8 @@ class _Drawing:
         side = self.pick(("both", "both", "both", "query", "key"))
         axes = self.axes(stars) if self.chance(3) else ()
         size = self.size_in_place(name) if not axes and self.chance(5) else None
+        if level and (axes or size) and not any(a.name and "axis" in a.name for a in axes):
+            self.sizes[name] = self.ragged(stars[:-1], (0, 1, 2, 3))
         if not axes and size is None:
             self.sizes[name] = self.ragged(stars)
         order = self.order(len(axes))
