@@ -82,9 +82,9 @@ def _by_rank(intervals: RowIntervals, block_m: int) -> Iterator[tuple[Array, Arr
         at = intervals.offsets[rows] + rank
         yield rows // block_m, intervals.starts[at], intervals.stops[at]
     if counts.max(initial=0) > _MAX_RANKS:
-        rows = intervals.rows
-        rest = np.arange(len(rows)) - intervals.offsets[rows] >= _MAX_RANKS
-        yield rows[rest] // block_m, intervals.starts[rest], intervals.stops[rest]
+        every = intervals.rows
+        rest = np.arange(len(every)) - intervals.offsets[every] >= _MAX_RANKS
+        yield every[rest] // block_m, intervals.starts[rest], intervals.stops[rest]
 
 
 def transpose(runs: Runs) -> Runs:

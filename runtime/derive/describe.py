@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -127,7 +127,7 @@ def _blocks(view: View, parts: Split, block_m: int, block_n: int, masking: str) 
     runs = runs_of.classify(parts.intervals, (grid.queries >= 0).sum(axis=1), block_m, block_n)
     full, partial = runs.of_kind(FULL), runs.of_kind(PARTIAL)
     most = int(parts.intervals.counts.max(initial=0))
-    padded = (grid.keys[: view.kv_len // block_n] < 0).any(axis=1)
+    padded: NDArray[np.bool_] = np.any(grid.keys[: view.kv_len // block_n] < 0, axis=1)
     has_padding = view.k_slots is not None and bool((view.k_slots < 0).any())
     can_bound = not parts.others and most <= MAX_BOUNDS and not has_padding
     if padded.any():
@@ -225,19 +225,29 @@ def block_lists(
     num_owners: int, full: Runs, partial: Runs, owner: Array, other: Array, pattern: Array
 ) -> BlockLists:
     """The lists of one direction, and the order of the owners: most work first."""
-    work = np.zeros(num_owners)
-    np.add.at(work, full.owner, full.stop - full.first)
-    np.add.at(work, partial.owner, PARTIAL_COST * (partial.stop - partial.first))
-    np.add.at(work, owner, PARTIAL_COST)
-    return BlockLists(
+    lists = BlockLists(
         full_offsets=_offsets(full.owner, num_owners),
         full_runs=_pairs(full.first, full.stop),
         bounds_offsets=_offsets(partial.owner, num_owners),
         bounds_runs=_pairs(partial.first, partial.stop),
         pattern_offsets=_offsets(owner, num_owners),
         pattern_blocks=_pairs(other, pattern),
-        order=np.argsort(-work, kind="stable").astype(np.int32),
+        order=np.zeros(0, np.int32),
     )
+    order = np.argsort(-work_of(lists), kind="stable").astype(np.int32)
+    return replace(lists, order=order)
+
+
+def work_of(lists: BlockLists) -> NDArray[np.float64]:
+    """The work of each owner, in full blocks."""
+    work = PARTIAL_COST * np.diff(lists.pattern_offsets)
+    for offsets, runs, cost in (
+        (lists.full_offsets, lists.full_runs, 1.0),
+        (lists.bounds_offsets, lists.bounds_runs, PARTIAL_COST),
+    ):
+        blocks = np.concatenate([[0], np.cumsum(runs[:, 1] - runs[:, 0], dtype=np.int64)])
+        work += cost * np.diff(blocks[offsets])
+    return work
 
 
 def _offsets(owner: Array, num_owners: int) -> Int32Array:
@@ -266,7 +276,7 @@ def _key_is_read(view: View, parts: Split, blocks: Blocks, block_n: int) -> Int3
     read = np.cumsum(steps[:-1]) > 0
     # what single patterns show, and blocks that only other clauses fill
     by_block = read.reshape(num_kv_blocks, block_n)
-    columns = blocks.bits.bits.any(axis=1)
+    columns: NDArray[np.bool_] = np.any(blocks.bits.bits, axis=1)
     np.logical_or.at(by_block, blocks.other, columns[blocks.pattern])
     steps = np.zeros(num_kv_blocks + 1, np.int64)
     np.add.at(steps, blocks.full.first, 1)

@@ -122,7 +122,8 @@ def _sees_something(bound: BoundMask, descriptor: Descriptor) -> NDArray[np.bool
     owners = np.arange(descriptor.num_q_blocks)
     sees = np.zeros((descriptor.num_q_blocks, block_m), bool)
     sees[np.repeat(owners, np.diff(lists.full_offsets))] = True
-    rows = unpack_pattern(descriptor.patterns, descriptor.block_n).any(axis=2)
+    bits = unpack_pattern(descriptor.patterns, descriptor.block_n)
+    rows: NDArray[np.bool_] = np.any(bits, axis=2)
     owner = np.repeat(owners, np.diff(lists.pattern_offsets))
     np.logical_or.at(sees, owner, rows[lists.pattern_blocks[:, 1]])
     return _of_tokens(sees.reshape(-1), bound.q_slots, bound.q_len)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cmask.runtime.closed_form import ClosedForm, Group, Item, Region
-from cmask.runtime.derive.sizes import BindError, at_instance, depth_of, walk
+from cmask.runtime.derive.sizes import BindError, at_instance, depth_of, sizes_that_count, walk
 from cmask.runtime.expressions import (
     Call,
     Entry,
@@ -205,7 +205,7 @@ class _Walker:
         if item.level is None:
             return 1
         found: dict[str, int] = {}
-        for name, stars in _sizes_that_count(item):
+        for name, stars in sizes_that_count(item):
             if name in self.names:
                 value = self.names[name]
                 part = at_instance(value, indices, len(indices) + stars)
@@ -225,17 +225,6 @@ class _Walker:
         if isinstance(item, Region):
             return 1
         raise BindError(f"the number of instances of `{item.name}` is unknown: bind({item.name}=2)")
-
-
-def _sizes_that_count(item: Item, stars: int = 0) -> list[tuple[str, int]]:
-    """Names of sizes inside an item, each with the number of stars from the item down to it."""
-    stars += item.level is not None
-    if isinstance(item, Region) and not item.axes and item.size is None:
-        return [(item.name, stars)]
-    counts = [(item.name, stars - 1)] if stars > 1 and item.level is not None else []
-    if isinstance(item, Group):
-        return counts + [x for inner in item.items for x in _sizes_that_count(inner, stars)]
-    return counts + [(a.name, stars) for a in item.axes if a.name and a.size is None]
 
 
 def _needed_sizes(form: ClosedForm) -> list[str]:

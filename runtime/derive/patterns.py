@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -304,7 +305,9 @@ class _Signature:
             ends = tuple(np.clip(e, low, high) for e in (limit.low, limit.high) if e is not None)
             tests.append((ends, limit.key))
         tests += [((query,), key) for disc in clause.discs for query, key in disc.axes]
-        bases, query_parts, key_parts = [], [q.member], [k.member]
+        bases: list[tuple[Array, Array]] = []
+        query_parts: list[NDArray[Any]] = [q.member]
+        key_parts: list[NDArray[Any]] = [k.member]
         for queries, key in tests:
             if not queries:
                 continue
@@ -326,7 +329,7 @@ def _relative(side: _Side, coordinate: Array, base: Array) -> Array:
     return np.where(side.member, side.values(coordinate, 0) - base[:, None], 0)
 
 
-def _shapes(parts: Sequence[NDArray[np.generic]]) -> Array:
+def _shapes(parts: Sequence[NDArray[Any]]) -> Array:
     """Numbers the blocks by their contents."""
     found: dict[bytes, int] = {}
     rows = np.concatenate([part.astype(np.int64) for part in parts], axis=1)

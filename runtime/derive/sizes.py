@@ -40,7 +40,33 @@ def bind_names(
         except ExpressionError as error:
             if seq is not None and "has no value" not in str(error):
                 raise BindError(f"the default of `{name}`: {error}") from None
+    for name in _counts_that_follow(form.layout, given or {}):
+        names.pop(name, None)
     return names
+
+
+def _counts_that_follow(items: Sequence[Item], given: Mapping[str, object]) -> Iterator[str]:
+    """Starred groups whose number follows from given lists, so that a default count must go."""
+    for item in items:
+        if isinstance(item, Group):
+            yield from _counts_that_follow(item.items, given)
+        if item.level is None or item.name in given:
+            continue
+        for name, stars in sizes_that_count(item):
+            value = given.get(name)
+            if isinstance(value, (list, tuple)) and depth_of(value) >= stars:
+                yield item.name
+
+
+def sizes_that_count(item: Item, stars: int = 0) -> list[tuple[str, int]]:
+    """Names of sizes inside an item, each with the number of stars from the item down to it."""
+    stars += item.level is not None
+    if isinstance(item, Region) and not item.axes and item.size is None:
+        return [(item.name, stars)]
+    counts = [(item.name, stars - 1)] if stars > 1 and item.level is not None else []
+    if isinstance(item, Group):
+        return counts + [x for inner in item.items for x in sizes_that_count(inner, stars)]
+    return counts + [(a.name, stars) for a in item.axes if a.name and a.size is None]
 
 
 def bindable_names(form: ClosedForm) -> tuple[str, ...]:
