@@ -23,9 +23,7 @@ def compile_command(
     param: Params = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="The artifact.  [default: FILE's name with .cmaskc, here]"
-        ),
+        typer.Option("--output", "-o", help="The artifact; NAME.cmaskc here if left out."),
     ] = None,
     symbolic: Annotated[
         bool, typer.Option("--symbolic", help="Leave all sizes to be bound at run time.")

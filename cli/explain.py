@@ -34,7 +34,7 @@ def explain_command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Explain a mask: rules in closed form, what a query sees, blocks and bytes."""
+    """Explain a mask: its rules in closed form, what one query sees, blocks, bytes."""
     from cmask.cli.inputs import bind_file, read_options, read_source
     from cmask.cli.report import print_json, working
 

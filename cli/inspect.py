@@ -20,7 +20,7 @@ def inspect_command(
     show_source: Annotated[bool, typer.Option("--source", help="Print the mask's text.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Inspect an artifact: sizes, facts, descriptors, kernel configurations, golden vectors."""
+    """Inspect an artifact: what it holds, and whether this runtime agrees with it."""
     from cmask.cli.report import print_json
     from cmask.runtime.artifact import ArtifactError
     from cmask.runtime.mask import load

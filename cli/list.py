@@ -8,7 +8,7 @@ from cmask.cli.report import reports_faults
 
 @reports_faults
 def list_command(as_json: Json = False) -> None:
-    """List the masks that ship; each can be compiled and shown by its name."""
+    """List the masks that ship; every command takes their names."""
     from cmask import masks
     from cmask.cli.report import console, print_json
 

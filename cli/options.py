@@ -24,7 +24,7 @@ Seq = Annotated[
     typer.Option(
         parser=_tokens,
         metavar="N",
-        help="Sequence length, e.g. 32k: gives the sizes their defaults.  [default: 4k]",
+        help="Sequence length that gives sizes their defaults: 32k, 1M; 4k if left out.",
         show_default=False,
     ),
 ]
@@ -33,7 +33,7 @@ Sizes = Annotated[
     typer.Option(
         "--size",
         metavar="NAME=VALUE",
-        help="A size: prompt=8k, answer=3k,3k,4k or answer=[[1,2],[3]].  May be repeated.",
+        help="A size: prompt=8k or answer=3k,3k,4k; repeat for more.",
         show_default=False,
     ),
 ]
@@ -42,7 +42,7 @@ Params = Annotated[
     typer.Option(
         "--param",
         metavar="NAME=VALUE",
-        help="A parameter or table: radius=8, max_attn_len=inf, cut=table.npy.  May be repeated.",
+        help="A parameter or table: radius=8 or cut=table.npy; repeat for more.",
         show_default=False,
     ),
 ]

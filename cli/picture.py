@@ -160,12 +160,12 @@ def _sum_runs(
     np.add.at(changes, (cell, runs[:, 1]), -1)
     counts = np.cumsum(changes, axis=1)[:, :-1]
     total = np.concatenate([np.zeros((len(counts), 1)), np.cumsum(counts, axis=1)], axis=1)
-    shares: Floats = np.diff(total[:, k_edges], axis=1) / _areas(q_edges, k_edges)
-    return shares
+    return np.diff(total[:, k_edges], axis=1) / _areas(q_edges, k_edges)
 
 
 def _areas(q_edges: Ints, k_edges: Ints) -> Floats:
-    return np.maximum(np.diff(q_edges)[:, None] * np.diff(k_edges)[None, :], 1).astype(np.float64)
+    areas = np.diff(q_edges)[:, None] * np.diff(k_edges)[None, :]
+    return np.asarray(np.maximum(areas, 1), np.float64)
 
 
 def _labels(bound: BoundMask) -> tuple[tuple[Label, ...], tuple[Label, ...]]:
