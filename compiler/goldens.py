@@ -11,7 +11,7 @@ from cmask.runtime.derive.layout import lay_out
 from cmask.runtime.derive.sizes import BindError, bind_names
 from cmask.runtime.schema import Golden
 
-_LENGTHS = (48, 32, 64)
+_LENGTHS = (32, 48, 64)
 _MOST_TOKENS = 80
 
 

@@ -64,7 +64,8 @@ def facts_of(bound: BoundMask, block_m: int = 128, block_n: int = 128) -> Facts:
     full = int((lists.full_runs[:, 1] - lists.full_runs[:, 0]).sum())
     by_bounds = int((lists.bounds_runs[:, 1] - lists.bounds_runs[:, 0]).sum())
     partial = by_bounds + len(lists.pattern_blocks)
-    pairs = visible_pairs(bound, descriptor)
+    bits = unpack_pattern(descriptor.patterns, block_n)
+    pairs = visible_pairs(bound, descriptor, bits)
     visited = (full + partial) * block_m * block_n
     intervals = bound.row_intervals()
     blocks = descriptor.num_q_blocks * descriptor.num_kv_blocks
@@ -82,13 +83,13 @@ def facts_of(bound: BoundMask, block_m: int = 128, block_n: int = 128) -> Facts:
         useful_share=pairs / visited if visited else 1.0,
         num_patterns=len(descriptor.patterns),
         descriptor_bytes=descriptor_bytes(descriptor),
-        empty_rows=_unused(bound, "q", _sees_something(bound, descriptor)),
+        empty_rows=_unused(bound, "q", _sees_something(bound, descriptor, bits)),
         unread_keys=_unused(bound, "k", _is_read(bound, descriptor)),
-        looks_ahead=_looks_ahead(bound, descriptor),
+        looks_ahead=_looks_ahead(bound, descriptor, bits),
     )
 
 
-def visible_pairs(bound: BoundMask, descriptor: Descriptor) -> int:
+def visible_pairs(bound: BoundMask, descriptor: Descriptor, bits: NDArray[np.bool_]) -> int:
     """How many pairs are visible, exactly."""
     intervals = bound.row_intervals()
     if intervals is not None:
@@ -97,7 +98,7 @@ def visible_pairs(bound: BoundMask, descriptor: Descriptor) -> int:
     rows = _real_rows(bound, descriptor.block_m)
     lengths = (lists.full_runs[:, 1] - lists.full_runs[:, 0]).astype(np.int64)
     full = lengths * np.repeat(rows, np.diff(lists.full_offsets)) * descriptor.block_n
-    each = unpack_pattern(descriptor.patterns, descriptor.block_n).sum(axis=(1, 2))
+    each = bits.sum(axis=(1, 2))
     return int(full.sum() + each[lists.pattern_blocks[:, 1]].sum())
 
 
@@ -113,7 +114,9 @@ def _real_rows(bound: BoundMask, block_m: int) -> Array:
     return (blocks >= 0).sum(axis=1)
 
 
-def _sees_something(bound: BoundMask, descriptor: Descriptor) -> NDArray[np.bool_]:
+def _sees_something(
+    bound: BoundMask, descriptor: Descriptor, bits: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
     """bool[q_len]: which queries see a key."""
     intervals = bound.row_intervals()
     if intervals is not None:
@@ -122,7 +125,6 @@ def _sees_something(bound: BoundMask, descriptor: Descriptor) -> NDArray[np.bool
     owners = np.arange(descriptor.num_q_blocks)
     sees = np.zeros((descriptor.num_q_blocks, block_m), bool)
     sees[np.repeat(owners, np.diff(lists.full_offsets))] = True
-    bits = unpack_pattern(descriptor.patterns, descriptor.block_n)
     rows: NDArray[np.bool_] = np.any(bits, axis=2)
     owner = np.repeat(owners, np.diff(lists.pattern_offsets))
     np.logical_or.at(sees, owner, rows[lists.pattern_blocks[:, 1]])
@@ -170,7 +172,7 @@ def _reason(form: ClosedForm, region: str, side: Side, whole: bool) -> str:
     return f"the rules show {some}its tokens to no query at these sizes"
 
 
-def _looks_ahead(bound: BoundMask, descriptor: Descriptor) -> bool:
+def _looks_ahead(bound: BoundMask, descriptor: Descriptor, bits: NDArray[np.bool_]) -> bool:
     own = _own_key(bound)
     intervals = bound.row_intervals()
     if intervals is not None:
@@ -188,7 +190,6 @@ def _looks_ahead(bound: BoundMask, descriptor: Descriptor) -> bool:
         if keys[first:stop].max(initial=-1) > earliest[o]:
             return True
     owner = np.repeat(np.arange(descriptor.num_q_blocks), np.diff(lists.pattern_offsets))
-    bits = unpack_pattern(descriptor.patterns, block_n)
     for at in range(0, len(owner), _BLOCKS_AT_ONCE):
         blocks = lists.pattern_blocks[at : at + _BLOCKS_AT_ONCE]
         q = behind[owner[at : at + _BLOCKS_AT_ONCE]][:, :, None]
