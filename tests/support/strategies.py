@@ -60,6 +60,7 @@ class _Drawing:
     parents: dict[str, tuple[Group, ...]] = field(default_factory=dict)
     counts: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)
     num_names: int = 0
+    is_aligned: bool = False  # some region is; what it is aligned with may not depend on it
 
     def case(self) -> BoundCase:
         layout = self.items((), self.pick((1, 2, 2, 3)))
@@ -224,7 +225,9 @@ class _Drawing:
         return tuple(done)
 
     def placement(self, region: Region, before: Sequence[Item]) -> Placement:
-        if region.side == "query" and self.chance(3):
+        rows_place = any(t.index == "row" for t in self.tables.values())
+        if region.side == "query" and not rows_place and self.chance(3):
+            self.is_aligned = True
             return Placement("align_end")
         return Placement(self.pick(("at", "from")), self.position(region, before))
 
@@ -234,7 +237,7 @@ class _Drawing:
         choices = ["number", "number", "param", "level"]
         choices += ["place", "place", "place + 1"] if single else []
         choices += ["len"] if beside else []
-        choices += ["row"] if region.side != "key" else []
+        choices += ["row"] if region.side != "key" and not self.is_aligned else []
         match self.pick(choices):
             case "param":
                 return Ref(self.param(self.pick((0, 1, 5))))
@@ -420,6 +423,8 @@ def _has_one_place(region: Region) -> bool:
     """Whether its `start` and `end` are known: it counts along the keys, or is placed at once."""
     if region.placement is None:
         return region.side != "query"
+    if region.placement.kind == "align_end":
+        return False
     position = region.placement.position
     return not isinstance(position, Entry) or position.index != "row"
 
