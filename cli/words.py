@@ -112,16 +112,13 @@ def _limit(
     key: str, low: End | None, high: End | None, names: Mapping[str, Value]
 ) -> Iterator[str]:
     """Both ends of a limit; two that leave one value become `=`."""
-    blocks = low or high
-    if blocks is not None and all(end is None or _distance(end) is not None for end in (low, high)):
-        divisor = expression_in_words(blocks.divisor, names)
-        if divisor != "1":
-            key = f"⌊{key} / {divisor}⌋"
-            low, high = _per_block(low), _per_block(high)
+    low, high = _unless_open(low, names), _unless_open(high, names)
+    ends = [end for end in (low, high) if end is not None]
+    if ends and all(_distance(end) is not None and end.divisor != ONE for end in ends):
+        key = f"⌊{key} / {expression_in_words(ends[0].divisor, names)}⌋"
+        low, high = _per_block(low), _per_block(high)
     below = None if low is None else _end(low, names, 0)
     upto = None if high is None else _end(high, names, -1)
-    below = None if below == "-inf" else below
-    upto = None if upto == "inf" else upto
     if below is not None and below == upto:
         yield f"{key} = {below}"
         return
@@ -129,7 +126,14 @@ def _limit(
         yield f"{key} >= {below}"
     if high is not None and upto is not None:
         strictly = _end(high, names, 0)
-        yield f"{key} < {strictly}" if len(strictly) < len(upto) else f"{key} <= {upto}"
+        yield f"{key} < {strictly}" if len(strictly) <= len(upto) else f"{key} <= {upto}"
+
+
+def _unless_open(end: End | None, names: Mapping[str, Value]) -> End | None:
+    """An end; None where it is infinitely far."""
+    if end is None or expression_in_words(end.offset, names) in ("inf", "-inf"):
+        return None
+    return end
 
 
 def _distance(end: End) -> Expr | None:
@@ -158,7 +162,7 @@ def _end(end: End, names: Mapping[str, Value], more: int) -> str:
     """An end as text; `more` is 0 or -1, added to it."""
     text = _without_one(end.offset, names) if more else expression_in_words(end.offset, names)
     base = _base(end, names)
-    if base is None or text in ("inf", "-inf"):
+    if base is None:
         return text
     if text == "0":
         return base
