@@ -146,11 +146,16 @@ class Layout:
 
     def _entry(self, name: str, stars: int, indices: tuple[int, ...]) -> Value:
         """The part of a size at an instance: a too flat list skips the outer indices."""
-        value = self.sizes[name]
+        value = self._bound(name)
         for index in indices[max(0, stars - _depth(value)) :]:
             if not isinstance(value, (int, float)):
                 value = value[index]
         return value
+
+    def _bound(self, name: str) -> Value:
+        if name not in self.sizes:
+            raise ExpressionError(f"`{name}` has no value")
+        return self.sizes[name]
 
     def _value(self, expression: Expr, indices: tuple[int, ...], token: Token | None) -> Value:
         """The value of an expression that belongs to an instance, or places a token."""
@@ -243,7 +248,7 @@ class Layout:
 
     def lines(self, table: str) -> Sequence[Any]:
         """What is bound to a table: numbers, or lists of them."""
-        lines: Any = self.sizes[table]
+        lines: Any = self._bound(table)
         return lines  # type: ignore[no-any-return]
 
 

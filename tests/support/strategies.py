@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hypothesis import assume
+from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 
 from cmask.compiler import ir
@@ -35,6 +35,14 @@ SIZES = (0, 1, 1, 2, 3, 4, 5, 7, 9, 13, 21, 33)
 SHARED_AXES = ("h", "w", "t")
 
 
+composed = settings(
+    max_examples=60,
+    deadline=None,
+    report_multiple_bugs=False,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+
+
 @dataclass(frozen=True)
 class BoundCase:
     """A mask with a value for every name."""
@@ -43,9 +51,10 @@ class BoundCase:
     sizes: dict[str, Value]
 
 
-def bound_masks() -> st.SearchStrategy[BoundCase]:
+@st.composite
+def bound_masks(draw: st.DrawFn) -> BoundCase:
     """Masks of all constructs."""
-    return st.composite(lambda draw: _Drawing(draw).case())()
+    return _Drawing(lambda strategy: draw(strategy)).case()
 
 
 @dataclass
