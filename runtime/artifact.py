@@ -7,15 +7,25 @@ every index in it lies within bounds, so that no kernel can be led outside its t
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from typing import Any
 
 import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from cmask.runtime.closed_form import ClosedForm, Group, Order, Placement, Region
+from cmask.runtime.closed_form import (
+    ClosedForm,
+    Group,
+    Limit,
+    Order,
+    Placement,
+    Region,
+    RowTable,
+)
 from cmask.runtime.derive.sizes import walk
 from cmask.runtime.descriptor import Descriptor
+from cmask.runtime.expressions import Entry
 from cmask.runtime.schema import FORMAT_VERSION, Body, FormatError, StoredBlocks, decode, encode
 
 _MAX_BYTES = 1 << 30
@@ -94,9 +104,27 @@ def check_closed_form(form: ClosedForm) -> None:
             raise FormatError("a rule names a group that is not there")
         if not 0 <= clause.rule < max(1, len(form.rule_texts)):
             raise FormatError("a clause belongs to no rule")
+    tables = {table.name for table in form.tables}
     for table in form.tables:
         if not set(table.users) <= regions:
             raise FormatError("a table names a region that is not there")
+    if not set(_tables_of(form)) <= tables:
+        raise FormatError("a rule names a table that is not there")
+
+
+def _tables_of(form: ClosedForm) -> Iterator[str]:
+    for clause in form.clauses:
+        for test in clause.tests:
+            match test:
+                case RowTable(table=table):
+                    yield table
+                case Limit(low=low, high=high):
+                    yield from (e.table for e in (low, high) if e is not None and e.table)
+    for item in walk(form.layout):
+        if isinstance(item, Region) and item.placement is not None:
+            position = item.placement.position
+            if isinstance(position, Entry):
+                yield position.table
 
 
 def _check_region(region: Region) -> None:
@@ -104,6 +132,8 @@ def _check_region(region: Region) -> None:
         raise FormatError(f"a region cannot stand on the side {region.side!r}")
     if region.placement is not None and region.placement.kind not in ("at", "from", "align_end"):
         raise FormatError(f"{Placement.__name__} {region.placement.kind!r} is unknown")
+    if any(axis.name is None and axis.size is None for axis in region.axes):
+        raise FormatError("an axis needs a name or a size")
     ranks = {"raster": 0, "auto": 0, "mod": 1, "tile": max(1, len(region.axes))}
     if ranks.get(region.order.kind) != len(region.order.sizes):
         raise FormatError(f"{Order.__name__} {region.order.kind!r} is unknown")

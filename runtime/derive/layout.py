@@ -25,7 +25,9 @@ from cmask.runtime.expressions import (
     apply,
 )
 
-MAX_TOKENS = 2**31 - 1
+# More would take minutes and tens of gigabytes on the host.
+MAX_TOKENS = 1 << 26
+MAX_INSTANCES = 1 << 21
 
 
 @dataclass(slots=True)
@@ -150,6 +152,8 @@ class _Walker:
 
     def numbered(self, item: Item, path: _Path, index: int) -> _Path:
         number = self.counts.get(item.name, 0)
+        if number >= MAX_INSTANCES:
+            raise BindError(f"more than {MAX_INSTANCES:,} instances of `{item.name}`")
         self.counts[item.name] = number + 1
         return _Path(
             groups=path.groups,
@@ -321,6 +325,8 @@ def _position(
         case Place(what=what, region=region):
             return _place_value(what, region, instance, layout, names, done)
         case Entry(table=table, index=index):
+            if index not in segment.levels:
+                raise BindError(f"`{table}[{index}]` cannot be part of a larger expression here")
             return _entry(table, segment.numbers[segment.levels[index]], names)
         case Call(function=function, arguments=arguments):
             values = [_position(a, segment, instance, layout, names, done) for a in arguments]
@@ -346,7 +352,9 @@ def _place_value(
     segments = instance.segments.get(region, [])
     if what == "len":
         return sum(s.length for s in segments)
-    (target,) = segments
+    if len(segments) != 1:
+        raise BindError(f"`{what}({region})` needs one region `{region}` in the same group")
+    target = segments[0]
     _place_segment(target, layout, names, done)
     start = target.pos_start - instance.key_start
     if what == "start":

@@ -13,7 +13,7 @@ import numpy as np
 
 from cmask.runtime.closed_form import Order
 from cmask.runtime.derive.clauses import number
-from cmask.runtime.derive.layout import Layout, Segment
+from cmask.runtime.derive.layout import MAX_TOKENS, Layout, Segment
 from cmask.runtime.derive.sizes import BindError
 from cmask.runtime.derive.tokens import Array, Side
 from cmask.runtime.expressions import Literal, Value
@@ -69,6 +69,8 @@ def _tile_slots(grid: tuple[int, ...], tile: tuple[int, ...]) -> Array:
     """Raster offsets in tile order, -1 where a tile hangs over the edge."""
     counts = [-(-n // t) for n, t in zip(grid, tile, strict=True)]
     padded = [c * t for c, t in zip(counts, tile, strict=True)]
+    if math.prod(padded) > MAX_TOKENS:
+        raise BindError(f"tiles of {' × '.join(map(str, tile))} pad a grid beyond {MAX_TOKENS:,} slots")
     offsets = np.full(padded, -1, np.int64)
     offsets[tuple(slice(n) for n in grid)] = np.arange(math.prod(grid)).reshape(grid)
     split = offsets.reshape([x for c, t in zip(counts, tile, strict=True) for x in (c, t)])
