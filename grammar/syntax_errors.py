@@ -46,6 +46,9 @@ def explain(error: UnexpectedInput, source: Source) -> Diagnostic:
         return _token(str(error.token), span, frozenset(error.accepts or error.expected), source)
     if isinstance(error, UnexpectedCharacters):
         start = int(error.pos_in_stream or 0)
+        decimal = re.search(r"[0-9]+$", source.text[:start])
+        if decimal and source.text[start] == ".":
+            return _bad_number(f"{decimal[0]}.", Span(decimal.start(), start + 1))
         word = re.match(r"[A-Za-z_][A-Za-z0-9_]*|[0-9][A-Za-z0-9_]*", source.text[start:])
         if word:
             span = Span(start, start + len(word[0]))
@@ -104,13 +107,7 @@ def _token(word: str, span: Span, accepts: frozenset[str], source: Source) -> Di
             help=f"choose another name, such as `{word}_`",
         )
     if re.match(r"[0-9]+[A-Za-z_]", word):
-        return Diagnostic(
-            code="bad-number",
-            message=f"`{word}` is no number",
-            span=span,
-            label="not a number",
-            help="numbers are whole: 512, 32_768, 32k (32,768) or 1M",
-        )
+        return _bad_number(word, span)
     if "COLON" in accepts and "COMMA" in accepts:
         return Diagnostic(
             code="missing-colon",
@@ -128,13 +125,27 @@ def _token(word: str, span: Span, accepts: frozenset[str], source: Source) -> Di
     )
 
 
+def _bad_number(word: str, span: Span) -> Diagnostic:
+    return Diagnostic(
+        code="bad-number",
+        message=f"`{word}` is no number",
+        span=span,
+        label="not a whole number",
+        help="numbers are whole: 512, 32_768, 32k (32,768) or 1M",
+    )
+
+
 def _foreign(word: str, span: Span, source: Source) -> Diagnostic | None:
-    """A word of another language, read as a name one token ago or met now."""
-    before = re.search(r"([A-Za-z_][A-Za-z0-9_]*)\s*$", source.text[: span.start])
-    if word not in _FOREIGN and before is not None:
-        word, span = before[1], Span(before.start(1), before.end(1))
-    if word not in _FOREIGN:
+    """A word of another language, met now or read as a name one or two words ago."""
+    met = [(word, span)]
+    for _ in range(2):
+        before = re.search(r"([A-Za-z_][A-Za-z0-9_]*)\s*$", source.text[: met[-1][1].start])
+        if before is not None:
+            met.append((before[1], Span(before.start(1), before.end(1))))
+    foreign = [(name, place) for name, place in met if name in _FOREIGN]
+    if not foreign:
         return None
+    word, span = foreign[0]
     return Diagnostic(
         code="foreign-word",
         message=f"`{word}` is no word of the language",
