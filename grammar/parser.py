@@ -85,8 +85,8 @@ class _Builder:
         return syntax.Mask(self.build(name), self.all(items), _span(tree))
 
     def param(self, tree: Node) -> syntax.Param:
-        name, default = tree.children
-        value = None if default is None else self.build(default)
+        name, *default = tree.children
+        value = self.build(default[0]) if default else None
         return syntax.Param(self.build(name), value, _span(tree))
 
     def table(self, tree: Node) -> syntax.Table:

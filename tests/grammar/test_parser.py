@@ -110,6 +110,13 @@ def test_names_may_begin_with_a_reserved_word() -> None:
     assert region("region all_text").name == Name("all_text")
 
 
+def test_a_parameter_needs_no_default() -> None:
+    assert items("param radius; param other = 4") == (
+        syntax.Param(Name("radius"), None),
+        syntax.Param(Name("other"), Number(4)),
+    )
+
+
 def test_groups_nest_and_rules_stand_where_they_are_written() -> None:
     (group,) = items("group a* as outer { group b { region x; x sees all: all } }")
     assert isinstance(group, syntax.Group)
