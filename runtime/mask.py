@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from cmask.runtime.kernels.device import DeviceDescriptor
+    from cmask.runtime.kernels.prepare import CallKind, Prepared
 
 
 def load(artifact: str | PathLike[str] | bytes) -> Mask:
@@ -132,6 +133,7 @@ class Plan:
     _descriptors: dict[tuple[int, int], Descriptor] = field(default_factory=dict)
     _on_device: dict[tuple[int, int], DeviceDescriptor] = field(default_factory=dict)
     _indices: dict[str, Any] = field(default_factory=dict)
+    prepared: dict[CallKind, Prepared] = field(default_factory=dict)
 
     @property
     def q_len(self) -> int:

@@ -1,1 +1,79 @@
-"""The kernels by name."""
+"""The kernels by name, and which one runs where.
+
+config.py            block shapes and launch parameters, chosen by a computed budget
+schedule.py          the order in which programs take their work
+device.py            a descriptor's arrays on a device; what one launch takes of them
+operator.py          the custom operator: fake, autograd, dispatch to a kernel
+reference.py         plain PyTorch: any device
+tensors.py           aligned tensors and tensor descriptors for Triton
+triton_masking.py    device functions: what a partial block lets through
+triton_forward.py    Triton: any GPU it compiles for, and its interpreter
+triton_backward.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from cmask.runtime.kernels.config import MAX_HEAD_DIM
+
+_HOMES = {
+    "reference": ("reference", "reference"),
+    "triton": ("triton_forward", "triton_backward"),
+}
+NAMES = tuple(_HOMES)
+HALVES = ("bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True)
+class _Serves:
+    """What a kernel takes: device types, least compute capability, dtypes, head dimensions."""
+
+    devices: tuple[str, ...]
+    capability: tuple[int, int]
+    dtypes: tuple[str, ...]
+    max_head_dim: int | None
+
+
+# the first kernel that serves a call runs it
+_TABLE = {
+    "triton": _Serves(("cuda",), (8, 0), (*HALVES, "float32"), MAX_HEAD_DIM),
+    "reference": _Serves(("cpu",), (0, 0), (*HALVES, "float32", "float64"), None),
+}
+
+
+def choose_kernel(
+    device_type: str, capability: tuple[int, int], dtype: str, head_dim: int
+) -> str | None:
+    """The kernel that runs where the caller names none; None if none serves the call.
+
+    head_dim: the larger one of q's and v's.
+    """
+    for name, serves in _TABLE.items():
+        if (
+            device_type in serves.devices
+            and capability >= serves.capability
+            and dtype in serves.dtypes
+            and (serves.max_head_dim is None or head_dim <= serves.max_head_dim)
+        ):
+            return name
+    return None
+
+
+def forward_of(name: str) -> Callable[..., Any]:
+    """The forward of a kernel, imported when first asked for."""
+    forward: Callable[..., Any] = _module(_HOMES[name][0]).forward
+    return forward
+
+
+def backward_of(name: str) -> Callable[..., Any]:
+    """The backward of a kernel, imported when first asked for."""
+    backward: Callable[..., Any] = _module(_HOMES[name][1]).backward
+    return backward
+
+
+def _module(name: str) -> Any:
+    return import_module(f"cmask.runtime.kernels.{name}")

@@ -1,0 +1,142 @@
+"""Attention by a plan: check the call, look up what it needs, run the operator."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol, overload
+
+import torch
+from torch import Tensor
+
+from cmask.runtime.checks import check_tensors, checked_scale
+from cmask.runtime.kernels import operator
+from cmask.runtime.kernels.config import KernelConfig
+from cmask.runtime.kernels.prepare import CallKind, Prepared, PreparesCalls, prepare
+
+
+class AttentionPlan(PreparesCalls, Protocol):
+    """What attention asks of a plan; `cmask.runtime.mask.Plan` is one.
+
+    prepared: what earlier calls prepared, by their kind.
+    """
+
+    prepared: dict[CallKind, Prepared]
+
+    @property
+    def q_len(self) -> int:
+        """Queries in the caller's order [tokens]."""
+
+    @property
+    def kv_len(self) -> int:
+        """Keys in the caller's order [tokens]."""
+
+    @property
+    def num_q_slots(self) -> int:
+        """Queries in the plan's order [slots]."""
+
+    @property
+    def num_kv_slots(self) -> int:
+        """Keys in the plan's order [slots]."""
+
+    @property
+    def is_permuted(self) -> bool:
+        """Whether the plan's order differs from the caller's."""
+
+    def permute(self, x: Tensor, side: str = ..., *, dim: int = ...) -> Tensor:
+        """The caller's order -> the plan's."""
+
+    def unpermute(self, x: Tensor, side: str = ..., *, dim: int = ...) -> Tensor:
+        """The inverse of `permute`."""
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: AttentionPlan,
+    *,
+    softmax_scale: float | None = ...,
+    return_lse: Literal[False] = ...,
+    kernel: str | None = ...,
+    permuted: bool = ...,
+    configs: tuple[KernelConfig, ...] | None = ...,
+) -> Tensor: ...
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: AttentionPlan,
+    *,
+    softmax_scale: float | None = ...,
+    return_lse: Literal[True],
+    kernel: str | None = ...,
+    permuted: bool = ...,
+    configs: tuple[KernelConfig, ...] | None = ...,
+) -> tuple[Tensor, Tensor]: ...
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: AttentionPlan,
+    *,
+    softmax_scale: float | None = None,
+    return_lse: bool = False,
+    kernel: str | None = None,
+    permuted: bool = False,
+    configs: tuple[KernelConfig, ...] | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Softmax attention over the keys that the plan's mask shows to each query.
+
+    q              [batch, num_q_heads, q_len, head_dim]: bfloat16, float16 or float32 (on a CPU
+                   also float64), any strides
+    k              [batch or 1, num_kv_heads, kv_len, head_dim]; num_kv_heads divides num_q_heads
+    v              [batch or 1, num_kv_heads, kv_len, v_head_dim]
+    softmax_scale  multiplies q · k; 1 / sqrt(head_dim) if None
+    return_lse     also return the natural log-sum-exp, float32[batch, num_q_heads, q_len]; it
+                   is differentiable
+    kernel         "triton" or "reference"; chosen by device, dtype and head_dim if None
+    permuted       q, k and v are already in the plan's order (`plan.permute`); so is the result
+    configs        one KernelConfig per direction (forward, dkdv, dq) instead of the shipped ones
+
+    A query that sees no key gives output 0, LSE -inf and gradient 0.  A key that no query sees
+    is never mixed in, whatever it holds, and its gradients are 0.
+
+    Raises ValueError that names the argument, what was expected and what came.
+    """
+    if permuted:
+        lengths, order = (plan.num_q_slots, plan.num_kv_slots), "slots in its order"
+    else:
+        lengths, order = (plan.q_len, plan.kv_len), "tokens"
+    check_tensors(q, k, v, lengths, order)
+    scale = checked_scale(softmax_scale, q.shape[-1])
+    needs_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    heads = (q.shape[0], q.shape[1], k.shape[1], q.shape[3], v.shape[3])
+    kind = CallKind(*heads, q.dtype, q.device, needs_grad, kernel, configs)
+    if kind not in plan.prepared:
+        _prepare(plan, kind)
+    prepared = plan.prepared[kind]
+
+    k, v = k.expand(q.shape[0], -1, -1, -1), v.expand(q.shape[0], -1, -1, -1)
+    reorder = plan.is_permuted and not permuted
+    if reorder:
+        q, k, v = plan.permute(q, "query"), plan.permute(k, "key"), plan.permute(v, "key")
+    out, lse = operator.attention(
+        q, k, v, prepared.tensors, prepared.integers, scale, prepared.kernel
+    )
+    if reorder:
+        out = plan.unpermute(out, "query")
+        lse = plan.unpermute(lse, "query", dim=-1) if return_lse else lse
+    return (out, lse) if return_lse else out
+
+
+@torch.compiler.disable(
+    reason="the first call of a kind by a plan prepares block lists on the host: make one before "
+    "torch.compile traces with fullgraph=True"
+)
+def _prepare(plan: AttentionPlan, kind: CallKind) -> None:
+    plan.prepared[kind] = prepare(plan, kind)

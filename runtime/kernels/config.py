@@ -1,0 +1,172 @@
+"""Block shapes and launch parameters of the kernels, chosen by a computed budget.
+
+Nothing is timed here: `choose_config` walks a fixed list from the fastest shape measured to the
+smallest that always fits, and takes the first whose shared memory and registers suffice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Direction = Literal["forward", "dkdv", "dq"]
+DIRECTIONS: tuple[Direction, ...] = ("forward", "dkdv", "dq")
+
+ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}  # [bytes]
+MAX_HEAD_DIM = 256
+SMALLEST_SHARED_MEMORY = 99 * 1024  # [bytes] sm_86, sm_89, sm_120; CUDA programming guide, 20.2
+MAX_ACCUMULATORS = 200  # float32 registers a thread of the 255 that it has
+_BARRIERS = 1024  # [bytes] mbarriers and scratch of reductions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelConfig:
+    """Block shape and launch parameters of one kernel.
+
+    forward, dq  a program holds `block_m` queries and walks their keys `block_n` at a time
+    dkdv         a program holds `block_n` keys and walks their queries `block_m` at a time
+    In both, `num_stages` blocks of what is walked are in flight.
+    """
+
+    direction: Direction
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+    kernel: str = "triton"
+
+    def shared_memory_bytes(self, *, head_dim: int, v_head_dim: int, itemsize: int) -> int:
+        """Blocks held, blocks in flight, and what the second product reads from shared memory."""
+        both = (_padded(head_dim) + _padded(v_head_dim)) * itemsize
+        pattern = 16 * self.num_stages  # int32[4] a row
+        match self.direction:
+            case "forward":
+                held = self.block_m * (_padded(head_dim) * itemsize + pattern)
+                walked = self.block_n * both
+            case "dq":
+                held = self.block_m * (both + pattern)
+                walked = self.block_n * both
+            case "dkdv":
+                scores = self.block_m * itemsize
+                held = self.block_n * (both + scores + pattern)
+                walked = self.block_m * (both + 8)  # and a row's lse and delta
+        return held + self.num_stages * walked + _BARRIERS
+
+    def accumulators(self, *, head_dim: int, v_head_dim: int) -> int:
+        """Float32 registers a thread that hold scores and results."""
+        d, dv = _padded(head_dim), _padded(v_head_dim)
+        scores = self.block_m * self.block_n
+        match self.direction:
+            case "forward":
+                held = self.block_m * dv + scores
+            case "dq":
+                held = self.block_m * d + 2 * scores
+            case "dkdv":
+                held = self.block_n * (d + dv) + 2 * scores
+        return held // (32 * self.num_warps)
+
+    def to_fields(
+        self,
+        *,
+        target: str,
+        dtype: str,
+        head_dim: int,
+        measured: Mapping[str, str | float] | None = None,
+    ) -> dict[str, Any]:
+        """Plain values for the artifact; `measured`: what tuning found, or None."""
+        return {
+            "target": target,
+            "kernel": self.kernel,
+            "direction": self.direction,
+            "dtype": dtype,
+            "head_dim": head_dim,
+            "block_m": self.block_m,
+            "block_n": self.block_n,
+            "num_warps": self.num_warps,
+            "num_stages": self.num_stages,
+            "measured": None if measured is None else dict(measured),
+        }
+
+    @staticmethod
+    def from_fields(fields: Mapping[str, Any]) -> KernelConfig:
+        """The inverse of `to_fields`."""
+        names = ("kernel", "direction", "block_m", "block_n", "num_warps", "num_stages")
+        return KernelConfig(**{name: fields[name] for name in names})
+
+
+# (block_m, block_n, num_warps, num_stages), fastest first.  The first of each list was the
+# fastest of a sweep on an H200 at head_dim 128; the others were not compared with each other.
+_HALF: dict[Direction, tuple[tuple[int, int, int, int], ...]] = {
+    "forward": (
+        (128, 128, 8, 3),
+        (128, 128, 8, 2),
+        (128, 64, 8, 3),
+        (128, 64, 8, 2),
+        (64, 64, 4, 2),
+        (64, 32, 4, 2),
+        (32, 32, 4, 2),
+        (32, 32, 4, 1),
+    ),
+    "dkdv": (
+        (64, 128, 8, 2),
+        (64, 64, 4, 2),
+        (32, 64, 4, 2),
+        (32, 64, 8, 2),
+        (32, 64, 8, 1),
+        (32, 32, 4, 1),
+        (16, 32, 4, 1),
+    ),
+    "dq": (
+        (128, 128, 8, 2),
+        (128, 64, 8, 2),
+        (64, 64, 4, 2),
+        (64, 32, 4, 2),
+        (64, 32, 4, 1),
+        (32, 32, 4, 1),
+        (32, 16, 4, 1),
+    ),
+}
+_FLOAT32: tuple[tuple[int, int, int, int], ...] = (
+    (32, 32, 4, 2),
+    (32, 32, 4, 1),
+    (32, 16, 4, 1),
+    (16, 16, 4, 1),
+)
+
+
+def choose_config(
+    direction: Direction,
+    *,
+    dtype: str,
+    head_dim: int,
+    v_head_dim: int,
+    shared_memory_limit: int = SMALLEST_SHARED_MEMORY,
+) -> KernelConfig:
+    """The first configuration of the list that fits: same question, same answer.
+
+    dtype: "bfloat16", "float16" or "float32".
+    shared_memory_limit: [bytes] that one program of the device may have.
+    Raises ValueError if none fits.
+    """
+    itemsize = ITEMSIZE[dtype]
+    for shape in _FLOAT32 if dtype == "float32" else _HALF[direction]:
+        m, n, warps, stages = shape
+        config = KernelConfig(
+            direction=direction, block_m=m, block_n=n, num_warps=warps, num_stages=stages
+        )
+        needed = config.shared_memory_bytes(
+            head_dim=head_dim, v_head_dim=v_head_dim, itemsize=itemsize
+        )
+        held = config.accumulators(head_dim=head_dim, v_head_dim=v_head_dim)
+        if needed <= shared_memory_limit and held <= MAX_ACCUMULATORS:
+            return config
+    raise ValueError(
+        f"no configuration of the {direction} kernel fits {shared_memory_limit} bytes of shared "
+        f"memory with head_dim {head_dim}, v head_dim {v_head_dim} and {dtype}"
+    )
+
+
+def _padded(head_dim: int) -> int:
+    """The power of two that a block holds; a matrix product needs 16."""
+    return max(16, 1 << (head_dim - 1).bit_length())

@@ -1,0 +1,241 @@
+"""A descriptor's arrays as tensors of a device, and what one kernel launch takes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cmask.runtime.descriptor import BlockLists, Descriptor, Int32Array, pack_pattern
+from cmask.runtime.kernels.config import KernelConfig
+from cmask.runtime.kernels.schedule import heads_in_flight, work_items
+
+SHORT_RUN = 4  # blocks; filling the pipeline for a shorter run costs more than a mask
+_PARTIAL_COST = 1.2  # of a full block; measured on an H200
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """What one kernel walks and how: tensors and integers only, as the custom operator needs.
+
+    offsets      int32[3, owners + 1]: where an owner's full, bounds and pattern entries begin
+    entries      int32[entries, 2]: (first, stop) of a run, or (block, pattern)
+    patterns     int32[num_patterns, rows, 4]: rows are the owner's, see `pack_pattern`
+    bounds       int32[2 * max(1, num_intervals), num_rows]
+    key_is_read  int32[num_kv_blocks * block_n]
+    items        int32[items, 2]: (batch * heads + head, owner) in the order of work
+    """
+
+    offsets: Tensor
+    entries: Tensor
+    patterns: Tensor
+    bounds: Tensor
+    key_is_read: Tensor
+    items: Tensor
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+    num_intervals: int
+    has_patterns: int
+    has_unread_keys: int
+    has_empty_rows: int
+
+    NUM_TENSORS = 6
+    NUM_INTEGERS = 8
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors, in the order of the fields."""
+        return [
+            self.offsets,
+            self.entries,
+            self.patterns,
+            self.bounds,
+            self.key_is_read,
+            self.items,
+        ]
+
+    def integers(self) -> list[int]:
+        """The integers, in the order of the fields."""
+        return [
+            self.block_m,
+            self.block_n,
+            self.num_warps,
+            self.num_stages,
+            self.num_intervals,
+            self.has_patterns,
+            self.has_unread_keys,
+            self.has_empty_rows,
+        ]
+
+    @staticmethod
+    def nth(index: int, tensors: list[Tensor], integers: list[int]) -> Launch:
+        """The inverse of `tensors` and `integers`, from several launches one behind the other."""
+        t, i = index * Launch.NUM_TENSORS, index * Launch.NUM_INTEGERS
+        return Launch(*tensors[t : t + Launch.NUM_TENSORS], *integers[i : i + Launch.NUM_INTEGERS])
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """The block lists of one side; `costs` and `order` stay on the host for the schedule."""
+
+    offsets: Tensor
+    entries: Tensor
+    patterns: Tensor
+    costs: NDArray[np.float64]
+    order: Int32Array
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceDescriptor:
+    """One descriptor on one device.
+
+    Short runs of full blocks stand in the pattern lists of owners that have patterns, with a
+    pattern of ones: to the mask it is the same, and it spares the kernel a loop.
+    """
+
+    block_m: int
+    block_n: int
+    q_len: int
+    kv_len: int
+    num_intervals: int
+    has_patterns: bool
+    has_unread_keys: bool
+    has_empty_rows: bool
+    by_query: Side
+    by_key: Side
+    bounds: Tensor
+    key_is_read: Tensor
+    _schedules: dict[tuple[str, int, int], Tensor] = field(default_factory=dict)
+
+    @staticmethod
+    def from_host(descriptor: Descriptor, device: str | torch.device) -> DeviceDescriptor:
+        """The tensors of a descriptor on a device."""
+        d = descriptor
+        bounds = d.bounds
+        if d.num_intervals == 0:
+            bounds = np.zeros((2, d.num_q_blocks * d.block_m), np.int32)
+        return DeviceDescriptor(
+            block_m=d.block_m,
+            block_n=d.block_n,
+            q_len=d.q_len,
+            kv_len=d.kv_len,
+            num_intervals=d.num_intervals if len(d.by_query.bounds_runs) else 0,
+            has_patterns=len(d.patterns) > 0,
+            has_unread_keys=not d.every_key_is_read,
+            has_empty_rows=not _every_row_sees(d),
+            by_query=_side(d.by_query, d.patterns, d.block_n, device),
+            by_key=_side(d.by_key, d.key_patterns, d.block_m, device),
+            bounds=_tensor(bounds, device),
+            key_is_read=_tensor(d.key_is_read, device),
+        )
+
+    def launch(
+        self, config: KernelConfig, *, num_heads: int, heads_per_walk: int, bytes_per_walk: int
+    ) -> Launch:
+        """What the kernel of `config` takes for this many heads (batch included).
+
+        bytes_per_walk: bytes of the tensors that `heads_per_walk` heads walk together.
+        """
+        side = self.by_key if config.direction == "dkdv" else self.by_query
+        group = heads_in_flight(num_heads, heads_per_walk, bytes_per_walk)
+        return Launch(
+            offsets=side.offsets,
+            entries=side.entries,
+            patterns=side.patterns,
+            bounds=self.bounds,
+            key_is_read=self.key_is_read,
+            items=self._schedule(config.direction, side, num_heads, group),
+            block_m=self.block_m,
+            block_n=self.block_n,
+            num_warps=config.num_warps,
+            num_stages=config.num_stages,
+            num_intervals=self.num_intervals,
+            has_patterns=int(self.has_patterns),
+            has_unread_keys=int(self.has_unread_keys),
+            has_empty_rows=int(self.has_empty_rows),
+        )
+
+    def _schedule(self, direction: str, side: Side, num_heads: int, group: int) -> Tensor:
+        key = ("key" if direction == "dkdv" else "query", num_heads, group)
+        if key not in self._schedules:
+            items = work_items(side.costs, side.order, num_heads, group, self._processors)
+            self._schedules[key] = _tensor(items, side.offsets.device)
+        return self._schedules[key]
+
+    @cached_property
+    def _processors(self) -> int:
+        device = self.key_is_read.device
+        if device.type != "cuda":
+            return 1
+        return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def _side(
+    lists: BlockLists, patterns: Int32Array, columns: int, device: str | torch.device
+) -> Side:
+    """The lists of one side as offsets and entries; costs in units of a full block."""
+    owners = len(lists.order)
+    full_owner = np.repeat(np.arange(owners), np.diff(lists.full_offsets))
+    full, pattern = lists.full_runs, lists.pattern_blocks
+    pattern_owner = np.repeat(np.arange(owners), np.diff(lists.pattern_offsets))
+    costs = np.zeros(owners)
+    np.add.at(costs, full_owner, full[:, 1] - full[:, 0])
+    bounds_owner = np.repeat(np.arange(owners), np.diff(lists.bounds_offsets))
+    bounds = lists.bounds_runs
+    np.add.at(costs, bounds_owner, _PARTIAL_COST * (bounds[:, 1] - bounds[:, 0]))
+    np.add.at(costs, pattern_owner, _PARTIAL_COST)
+
+    has_patterns = np.diff(lists.pattern_offsets) > 0
+    is_short = (full[:, 1] - full[:, 0] < SHORT_RUN) & has_patterns[full_owner]
+    if is_short.any():
+        patterns = np.concatenate([patterns, _all_ones(patterns, columns)])
+        lengths = (full[:, 1] - full[:, 0])[is_short]
+        index = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        blocks = np.repeat(full[is_short, 0], lengths) + index
+        ones = np.full(len(blocks), len(patterns) - 1)
+        pattern = np.concatenate([pattern, np.stack([blocks, ones], axis=1)])
+        pattern_owner = np.concatenate([pattern_owner, np.repeat(full_owner[is_short], lengths)])
+        by_block = np.lexsort((pattern[:, 0], pattern_owner))
+        pattern, pattern_owner = pattern[by_block], pattern_owner[by_block]
+        full, full_owner = full[~is_short], full_owner[~is_short]
+    entries = [full.reshape(-1, 2), bounds.reshape(-1, 2), pattern.reshape(-1, 2)]
+    starts = np.cumsum([0, len(full), len(bounds)])
+    offsets = np.stack(
+        [
+            start + np.searchsorted(owner, np.arange(owners + 1))
+            for start, owner in zip(starts, (full_owner, bounds_owner, pattern_owner), strict=True)
+        ]
+    )
+    return Side(
+        offsets=_tensor(offsets, device),
+        entries=_tensor(np.concatenate([*entries, np.zeros((1, 2))]), device),
+        patterns=_tensor(patterns if len(patterns) else np.zeros((1, 1, 4)), device),
+        costs=costs,
+        order=lists.order,
+    )
+
+
+def _all_ones(patterns: Int32Array, columns: int) -> Int32Array:
+    return pack_pattern(np.ones((1, patterns.shape[1], columns), bool))
+
+
+def _every_row_sees(d: Descriptor) -> bool:
+    """Whether each query of `q_len` sees some key."""
+    lists = d.by_query
+    sees = np.zeros((d.num_q_blocks, d.block_m), bool)
+    sees[np.diff(lists.full_offsets) > 0] = True
+    if d.num_intervals:
+        stops, starts = d.bounds[1::2], d.bounds[0::2]
+        sees |= (stops > starts).any(axis=0).reshape(sees.shape)
+    owner = np.repeat(np.arange(d.num_q_blocks), np.diff(lists.pattern_offsets))
+    np.logical_or.at(sees, owner, (d.patterns != 0).any(axis=2)[lists.pattern_blocks[:, 1]])
+    return bool(sees.reshape(-1)[: d.q_len].all())
+
+
+def _tensor(array: NDArray[np.generic], device: str | torch.device) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array, np.int32)).to(device)

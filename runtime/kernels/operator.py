@@ -1,0 +1,144 @@
+"""`cmask::attention` as torch sees it: tensors and numbers in, tensors out, with a gradient.
+
+Everything that a plan holds arrives flat (see `Launch`), so that torch.compile, CUDA graphs and
+`torch.export` can treat the operator like any other.  One launch says enough for the forward;
+three (forward, dkdv, dq) are given when a gradient may be asked for.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cmask.runtime.kernels import backward_of, forward_of
+from cmask.runtime.kernels.device import Launch
+
+_FORWARD = (
+    "(Tensor q, Tensor k, Tensor v, Tensor[] tensors, int[] integers, float softmax_scale, "
+    "str kernel) -> (Tensor, Tensor)"
+)
+_BACKWARD = (
+    "(Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor? grad_out, Tensor? grad_lse, "
+    "Tensor[] tensors, int[] integers, float softmax_scale, str kernel) "
+    "-> (Tensor, Tensor, Tensor)"
+)
+
+
+@torch.library.custom_op("cmask::attention", mutates_args=(), schema=_FORWARD)
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tensors: list[Tensor],
+    integers: list[int],
+    softmax_scale: float,
+    kernel: str,
+) -> tuple[Tensor, Tensor]:
+    """(out, lse): out in q's order of dimensions, lse natural, -inf where a query sees nothing."""
+    out, lse = _outputs(q, v)
+    if 0 in (*q.shape, *k.shape, *v.shape):
+        return out.zero_(), lse.fill_(-torch.inf)
+    with _on_device_of(q):
+        launches = _launches(tensors, integers)
+        lse = forward_of(kernel)(q, k, v, launches, softmax_scale, out=out)
+    return out, lse
+
+
+@attention.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tensors: list[Tensor],
+    integers: list[int],
+    softmax_scale: float,
+    kernel: str,
+) -> tuple[Tensor, Tensor]:
+    return _outputs(q, v)
+
+
+@torch.library.custom_op("cmask::attention_backward", mutates_args=(), schema=_BACKWARD)
+def attention_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor | None,
+    grad_lse: Tensor | None,
+    tensors: list[Tensor],
+    integers: list[int],
+    softmax_scale: float,
+    kernel: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(dq, dk, dv), exactly 0 where a query sees nothing or a key is seen by none."""
+    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    if 0 in (*q.shape, *k.shape, *v.shape):
+        return dq.zero_(), dk.zero_(), dv.zero_()
+    grad_out = torch.zeros_like(out) if grad_out is None else grad_out
+    with _on_device_of(q):
+        launches = _launches(tensors, integers)
+        arguments = (q, k, v, out, lse, grad_out, grad_lse, launches, softmax_scale)
+        backward_of(kernel)(*arguments, dq=dq, dk=dk, dv=dv)
+    return dq, dk, dv
+
+
+@attention_backward.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor | None,
+    grad_lse: Tensor | None,
+    tensors: list[Tensor],
+    integers: list[int],
+    softmax_scale: float,
+    kernel: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, tensors, integers, softmax_scale, kernel = inputs
+    ctx.save_for_backward(q, k, v, *output, *tensors)
+    ctx.constants = (integers, softmax_scale, kernel)
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(
+    ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None
+) -> tuple[Tensor | list[None] | None, ...]:
+    q, k, v, out, lse, *tensors = ctx.saved_tensors
+    no_grads: list[None] = [None] * len(tensors)
+    if grad_out is None and grad_lse is None:
+        return None, None, None, no_grads, None, None, None
+    dq, dk, dv = attention_backward(
+        q, k, v, out, lse, grad_out, grad_lse, list(tensors), *ctx.constants
+    )
+    return dq, dk, dv, no_grads, None, None, None
+
+
+attention.register_autograd(_differentiate, setup_context=_save)
+
+
+def _outputs(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Uninitialised (out, lse): out is laid out in memory in q's order of dimensions."""
+    order = sorted(range(3), key=q.stride, reverse=True)
+    out = q.new_empty([*(q.shape[i] for i in order), v.shape[-1]])
+    out = out.permute(*(order.index(i) for i in range(3)), 3)
+    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    return out, q.new_empty(q.shape[:-1], dtype=dtype)
+
+
+def _launches(tensors: list[Tensor], integers: list[int]) -> tuple[Launch, ...]:
+    count = len(tensors) // Launch.NUM_TENSORS
+    return tuple(Launch.nth(index, tensors, integers) for index in range(count))
+
+
+def _on_device_of(x: Tensor) -> AbstractContextManager[Any]:
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()

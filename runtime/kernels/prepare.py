@@ -1,0 +1,164 @@
+"""Kernel, configurations and launches of one kind of call, made once per plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from cmask.runtime.checks import listed
+from cmask.runtime.kernels import NAMES, choose_kernel
+from cmask.runtime.kernels.config import (
+    DIRECTIONS,
+    ITEMSIZE,
+    MAX_HEAD_DIM,
+    SMALLEST_SHARED_MEMORY,
+    KernelConfig,
+    choose_config,
+)
+from cmask.runtime.kernels.device import DeviceDescriptor
+
+# the reference walks query blocks of this shape, backward too
+REFERENCE_CONFIG = KernelConfig(
+    direction="forward", block_m=128, block_n=128, num_warps=1, num_stages=1, kernel="reference"
+)
+
+
+class CallKind(NamedTuple):
+    """What decides how a call by a plan runs."""
+
+    batch: int
+    num_q_heads: int
+    num_kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    dtype: torch.dtype
+    device: torch.device
+    needs_grad: bool
+    kernel: str | None
+    configs: tuple[KernelConfig, ...] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Kernel and launches of one kind of call, as the operator takes them."""
+
+    kernel: str
+    tensors: list[Tensor]
+    integers: list[int]
+
+
+class PreparesCalls(Protocol):
+    """What is asked of a plan here."""
+
+    @property
+    def device(self) -> str | torch.device:
+        """Where the plan's tensors are."""
+
+    def device_descriptor(self, block_m: int, block_n: int) -> DeviceDescriptor:
+        """The blocks of one shape on the plan's device."""
+
+
+def prepare(plan: PreparesCalls, kind: CallKind) -> Prepared:
+    """Choose kernel and configurations, and put the block lists on the device.
+
+    Raises ValueError if no kernel serves the call, or not the one that it names.
+    """
+    if _full(plan.device) != kind.device:
+        raise ValueError(f"q must be on the plan's device {plan.device}, got {kind.device}")
+    kernel = _kernel(kind)
+    group = kind.num_q_heads // kind.num_kv_heads
+    launches = []
+    for config in _configs(kind, kernel):
+        descriptor = plan.device_descriptor(config.block_m, config.block_n)
+        by_key = config.direction == "dkdv"
+        tokens = descriptor.q_len * group if by_key else descriptor.kv_len
+        row_bytes = (kind.head_dim + kind.v_head_dim) * kind.dtype.itemsize
+        launches.append(
+            descriptor.launch(
+                config,
+                num_heads=kind.batch * (kind.num_kv_heads if by_key else kind.num_q_heads),
+                heads_per_walk=1 if by_key else group,
+                bytes_per_walk=tokens * row_bytes,
+            )
+        )
+    return Prepared(
+        kernel,
+        [tensor for launch in launches for tensor in launch.tensors()],
+        [integer for launch in launches for integer in launch.integers()],
+    )
+
+
+def _kernel(kind: CallKind) -> str:
+    dtype, largest = _name(kind.dtype), max(kind.head_dim, kind.v_head_dim)
+    device, kernel = kind.device, kind.kernel
+    if kernel is None:
+        capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
+        chosen = choose_kernel(device.type, capability, dtype, largest)
+        if chosen is None:
+            raise ValueError(
+                f"no kernel serves {dtype} with head_dim {largest} on {device} (compute "
+                f'capability {capability[0]}.{capability[1]}); kernel="reference" runs anywhere'
+            )
+        return chosen
+    if kernel not in NAMES:
+        raise ValueError(f"kernel must be one of {listed(NAMES)}, got {kernel!r}")
+    if kernel == "triton":
+        _check_triton(dtype, largest, device)
+    return kernel
+
+
+def _check_triton(dtype: str, head_dim: int, device: torch.device) -> None:
+    if dtype not in ITEMSIZE:
+        raise ValueError(f'q must be one of {listed(ITEMSIZE)} for kernel="triton", got {dtype}')
+    if head_dim > MAX_HEAD_DIM:
+        raise ValueError(
+            f'head_dim must be at most {MAX_HEAD_DIM} for kernel="triton", got {head_dim}'
+        )
+    if device.type != "cuda" and not _is_interpreted():
+        raise ValueError(f'q must be on a CUDA device for kernel="triton", got {device}')
+
+
+def _configs(kind: CallKind, kernel: str) -> list[KernelConfig]:
+    """One per direction; the forward's alone where no gradient will be asked for."""
+    if kernel == "reference":
+        return [REFERENCE_CONFIG]
+    given = {config.direction: config for config in kind.configs or ()}
+    return [
+        given.get(direction)
+        or choose_config(
+            direction,
+            dtype=_name(kind.dtype),
+            head_dim=kind.head_dim,
+            v_head_dim=kind.v_head_dim,
+            shared_memory_limit=_shared_memory_limit(kind.device),
+        )
+        for direction in DIRECTIONS[: 3 if kind.needs_grad else 1]
+    ]
+
+
+def _shared_memory_limit(device: torch.device) -> int:
+    """[bytes] that one program may have."""
+    if device.type != "cuda":
+        return SMALLEST_SHARED_MEMORY
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+
+
+def _is_interpreted() -> bool:
+    import triton
+
+    return bool(triton.knobs.runtime.interpret)
+
+
+def _full(device: str | torch.device) -> torch.device:
+    """The device with its index."""
+    device = torch.device(device)
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

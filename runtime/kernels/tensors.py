@@ -1,0 +1,63 @@
+"""Tensors as the Triton kernels need them: aligned, and behind descriptors."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+_ALIGNMENT = 16  # [bytes] of addresses and strides; CUDA driver API, cuTensorMapEncodeTiled
+
+
+def aligned(x: Tensor) -> Tensor:
+    """`x` itself if a descriptor can read it where it lies, else a copy with padded rows."""
+    if is_aligned(x):
+        return x
+    copy = aligned_empty(x)
+    copy.copy_(x)
+    return copy
+
+
+def aligned_empty(x: Tensor) -> Tensor:
+    """An uninitialised tensor shaped like `x` whose rows begin at aligned addresses."""
+    step = _ALIGNMENT // x.element_size()
+    padded = -(-x.shape[-1] // step) * step
+    return x.new_empty(*x.shape[:-1], padded)[..., : x.shape[-1]]
+
+
+def is_aligned(x: Tensor) -> bool:
+    """Whether a descriptor can read or write `x` where it lies."""
+    strides = [s for s, n in zip(x.stride()[:-1], x.shape[:-1], strict=True) if n > 1]
+    steps = [stride * x.element_size() for stride in strides]
+    return (
+        (x.stride(-1) == 1 or x.shape[-1] == 1)
+        and x.data_ptr() % _ALIGNMENT == 0
+        and all(step > 0 and step % _ALIGNMENT == 0 for step in steps)
+    )
+
+
+def rows_of_heads(x: Tensor, rows: int, padded_dim: int) -> TensorDescriptor:
+    """Blocks [1, 1, rows, padded_dim] of [batch, heads, tokens, dim]; zeros past the end."""
+    return _descriptor(x, [1, 1, rows, padded_dim])
+
+
+def pieces_of_rows(x: Tensor, length: int) -> TensorDescriptor:
+    """Blocks [1, length] of a matrix."""
+    return _descriptor(x, [1, length])
+
+
+def _descriptor(x: Tensor, block: list[int]) -> TensorDescriptor:
+    step = _ALIGNMENT // x.element_size()
+    # the stride of a dimension of one is never used, but it is checked
+    strides = [s if n > 1 else step for s, n in zip(x.stride(), x.shape, strict=True)]
+    return TensorDescriptor(x, list(x.shape), [*strides[:-1], 1], block)
+
+
+def padded_dim(head_dim: int) -> int:
+    """The head dimension of a block: a power of two, and 16 at least for a matrix product."""
+    return max(16, 1 << (head_dim - 1).bit_length())
+
+
+def precision_of(dtype: torch.dtype) -> str:
+    """Of matrix products: float32 stays float32; halves are exact anyway."""
+    return "ieee" if dtype == torch.float32 else "tf32"

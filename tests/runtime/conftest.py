@@ -1,0 +1,20 @@
+"""Where the kernels run: on the GPU if there is one, else under Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
+    from support.interpreter import mend_interpreter
+
+    mend_interpreter()
+
+
+@pytest.fixture
+def device() -> torch.device:
+    """The device that the kernels are tested on."""
+    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
