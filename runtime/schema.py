@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cmask.runtime.closed_form import ClosedForm
 from cmask.runtime.derive.facts import Facts
+from cmask.runtime.descriptor import Int32Array
 from cmask.runtime.expressions import Value
 
 FORMAT_VERSION = 1
@@ -49,15 +49,15 @@ class StoredBlocks:
     block_n: int
     q_len: int
     kv_len: int
-    full_offsets: NDArray[np.int32]
-    full_runs: NDArray[np.int32]
-    bounds_offsets: NDArray[np.int32]
-    bounds_runs: NDArray[np.int32]
-    pattern_offsets: NDArray[np.int32]
-    pattern_blocks: NDArray[np.int32]
-    order: NDArray[np.int32]
-    patterns: NDArray[np.int32]
-    unread_runs: NDArray[np.int32]
+    full_offsets: Int32Array
+    full_runs: Int32Array
+    bounds_offsets: Int32Array
+    bounds_runs: Int32Array
+    pattern_offsets: Int32Array
+    pattern_blocks: Int32Array
+    order: Int32Array
+    patterns: Int32Array
+    unread_runs: Int32Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +136,8 @@ def decode(value: Any, declared: Any) -> Any:  # noqa: C901 - one case per kind 
     """The value of a declared type; raises `FormatError` if it is none."""
     if declared is Any:
         return value
+    if declared == Int32Array:
+        return _decode_array(value)
     origin = typing.get_origin(declared)
     if origin is types.UnionType or origin is typing.Union:
         return _decode_union(value, typing.get_args(declared))
@@ -146,8 +148,6 @@ def decode(value: Any, declared: Any) -> Any:  # noqa: C901 - one case per kind 
         if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
             raise FormatError("a map with names as keys is needed")
         return {key: decode(item, of) for key, item in value.items()}
-    if origin is np.ndarray:
-        return _decode_array(value)
     if dataclasses.is_dataclass(declared):
         return _decode_dataclass(value, declared)
     if origin is not None and origin is not Any:  # Sequence[Value]
@@ -202,7 +202,7 @@ def _hints(declared: type) -> dict[str, Any]:
     return typing.get_type_hints(declared)
 
 
-def _decode_array(value: Any) -> NDArray[np.int32]:
+def _decode_array(value: Any) -> Int32Array:
     if not isinstance(value, dict) or value.get("dtype") != "<i4":
         raise FormatError("an int32 array is needed")
     shape, data = value.get("shape"), value.get("data")

@@ -264,7 +264,8 @@ class _Side:
 
     def values(self, coordinate: Array, other: int) -> Array:
         """A coordinate in each block, `other` where no token of the clause stands."""
-        return np.where(self.member, coordinate[np.maximum(self.blocks, 0)], other)
+        values = coordinate[np.maximum(self.blocks, 0)].astype(np.int64)
+        return np.where(self.member, values, other)
 
     def low(self, coordinate: Array) -> Array:
         return self.values(coordinate, 2 * FAR).min(axis=1)

@@ -1,7 +1,8 @@
 """The one numeric rule: at most twice the error of plain PyTorch in the same dtype.
 
-Errors are taken against float64; 1e-6 is added for results that PyTorch happens to get exactly.
-There is no tolerance to tune.
+Errors are taken against float64.  One rounding of the result to its own dtype counts as an error
+that PyTorch may happen not to make (where a row sees one key, say), and 1e-6 is added for
+results near 0.  There is no tolerance to tune.
 """
 
 from __future__ import annotations
@@ -79,5 +80,7 @@ def check_budget(
         if not finite.any():
             continue
         error = (f.double() - e)[finite].abs().max().item()
-        allowed = 2 * (p.double() - e)[finite].abs().max().item() + SLACK
+        eager_error = (p.double() - e)[finite].abs().max().item()
+        rounding = torch.finfo(f.dtype).eps / 2 * e[finite].abs().max().item()
+        allowed = 2 * (eager_error + rounding) + SLACK
         assert error <= allowed, f"{name}: error {error:.2e}, allowed {allowed:.2e}"
