@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from cmask.runtime.derive.bound import BoundMask, bind
 from cmask.runtime.derive.describe import restore
 from cmask.runtime.derive.facts import Facts
 from cmask.runtime.derive.sizes import BindError, bind_names
-from cmask.runtime.derive.tokens import Array
 from cmask.runtime.descriptor import Descriptor
 from cmask.runtime.expressions import Value
 from cmask.runtime.schema import Body
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from cmask.runtime.kernels.device import DeviceDescriptor
     from cmask.runtime.kernels.prepare import CallKind, Prepared
+    from cmask.runtime.token_order import TokenOrder
 
 
 def load(artifact: str | PathLike[str] | bytes) -> Mask:
@@ -132,7 +132,7 @@ class Plan:
     device: str | torch.device
     _descriptors: dict[tuple[int, int], Descriptor] = field(default_factory=dict)
     _on_device: dict[tuple[int, int], DeviceDescriptor] = field(default_factory=dict)
-    _indices: dict[str, Any] = field(default_factory=dict)
+    _orders: dict[tuple[str, torch.device], TokenOrder | None] = field(default_factory=dict)
     prepared: dict[CallKind, Prepared] = field(default_factory=dict)
 
     @property
@@ -183,49 +183,26 @@ class Plan:
 
         side: "query" or "key"; they differ only where a mask has query or key regions.
         """
-        import torch
-
-        slots = self.bound.q_slots if side == "query" else self.bound.k_slots
         count = self.q_len if side == "query" else self.kv_len
         if x.shape[dim] != count:
             raise ValueError(f"x must hold {count} tokens in dimension {dim}, got {x.shape[dim]}")
-        if slots is None:
-            return x
-        index = self._index(f"{side} slots", np.maximum(slots, 0), x.device)
-        permuted = x.index_select(dim, index)
-        if (slots >= 0).all():
-            return permuted
-        padding = self._index(f"{side} padding", slots < 0, x.device)
-        shape = [1] * x.ndim
-        shape[dim] = len(slots)
-        return torch.where(
-            padding.view(shape), torch.zeros((), dtype=x.dtype, device=x.device), permuted
-        )
+        order = self._order(side, x.device)
+        return x if order is None else order.permute(x, dim)
 
     def unpermute(self, x: torch.Tensor, side: str = "query", *, dim: int = -2) -> torch.Tensor:
         """The inverse of `permute`: tokens in the caller's order, padding dropped."""
-        slots = self.bound.q_slots if side == "query" else self.bound.k_slots
-        if slots is None:
-            return x
-        if x.shape[dim] != len(slots):
-            raise ValueError(
-                f"x must hold {len(slots)} slots in dimension {dim}, got {x.shape[dim]}"
-            )
-        return x.index_select(dim, self._index(f"{side} tokens", _inverse(slots), x.device))
+        count = self.num_q_slots if side == "query" else self.num_kv_slots
+        if x.shape[dim] != count:
+            raise ValueError(f"x must hold {count} slots in dimension {dim}, got {x.shape[dim]}")
+        order = self._order(side, x.device)
+        return x if order is None else order.unpermute(x, dim)
 
-    def _index(self, name: str, array: Any, device: torch.device) -> torch.Tensor:
-        import torch
+    def _order(self, side: str, device: torch.device) -> TokenOrder | None:
+        """None where slots are tokens."""
+        key = (side, device)
+        if key not in self._orders:
+            from cmask.runtime.token_order import TokenOrder
 
-        key = f"{name} {device}"
-        if key not in self._indices:
-            self._indices[key] = torch.from_numpy(np.ascontiguousarray(array)).to(device)
-        tensor: torch.Tensor = self._indices[key]
-        return tensor
-
-
-def _inverse(slots: Array) -> Array:
-    """The slot of each token."""
-    real = np.flatnonzero(slots >= 0)
-    inverse = np.empty(len(real), np.int64)
-    inverse[slots[real]] = real
-    return inverse
+            slots = self.bound.q_slots if side == "query" else self.bound.k_slots
+            self._orders[key] = None if slots is None else TokenOrder.of(slots, device)
+        return self._orders[key]
