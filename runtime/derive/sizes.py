@@ -36,7 +36,8 @@ def bind_names(
         if name in names or default is None:
             continue
         try:
-            names[name] = evaluate(default, names)
+            value = evaluate(default, names)
+            names[name] = _table(name, value) if name in tables else value
         except ExpressionError as error:
             if seq is not None and "has no value" not in str(error):
                 raise BindError(f"the default of `{name}`: {error}") from None
@@ -145,7 +146,10 @@ def _table(name: str, value: object) -> Value:
     """A table as lists of integers; tensors of any device are read back."""
     if hasattr(value, "cpu"):
         value = value.cpu()
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise BindError(f"the rows of table `{name}` must be equally long") from None
     if array.size and not np.issubdtype(array.dtype, np.integer):
         raise BindError(f"table `{name}` must hold integers, got {array.dtype}")
     if array.size and (array.max() >= 2**31 or array.min() < -(2**31)):
