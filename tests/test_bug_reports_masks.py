@@ -1,7 +1,7 @@
 """Public bug reports about what a mask means and what is known of it: each must not happen here.
 
 The number at the end of a name is the report's.  Sections A to E, G and I; what went wrong in a
-kernel's numbers stands in `test_bug_reports_numerics.py`.  Not here, because it does not apply:
+kernel's numbers stands in `runtime/test_bug_reports_*.py`.  Not here, because it does not apply:
 
     CM-019 (b), CM-068   pages of a KV cache: keys are one tensor here
     CM-055               the choice of a tile from shared memory: with the kernel configurations
