@@ -148,7 +148,7 @@ class _TestBinder:
         if not isinstance(test, RowTable):
             yield self.test(test)
             return
-        index = self.tokens.coordinate("k", "index", self.scope)
+        index = self.tokens.key_index(self.scope)
         columns = self.tokens.row_intervals(test.table)
         yield BoundLimit(index, None, columns[0])
         for i in range(1, len(columns), 2):

@@ -81,6 +81,7 @@ class Layout:
 
     The whole sequence is the only instance of the group "".
     levels: level -> number of its instances, empty ones too (the most, if several regions have it)
+    stars: size or count -> how many starred items it lies in
     """
 
     segments: list[Segment]
@@ -88,6 +89,7 @@ class Layout:
     q_len: int
     kv_len: int
     levels: dict[str, int] = field(default_factory=dict)
+    stars: dict[str, int] = field(default_factory=dict)
 
 
 def lay_out(form: ClosedForm, names: Mapping[str, Value]) -> Layout:
@@ -119,7 +121,8 @@ class _Walker:
 
     def __init__(self, form: ClosedForm, names: Mapping[str, Value]) -> None:
         self.form, self.names = form, names
-        self.layout = Layout([], {"": []}, 0, 0)
+        stars = {name: n for item in form.layout for name, n in sizes_that_count(item)}
+        self.layout = Layout([], {"": []}, 0, 0, stars=stars)
         self.counts: dict[str, int] = {}
         for item in walk(form.layout):
             if isinstance(item, Group):
@@ -194,7 +197,7 @@ class _Walker:
 
     def size(self, name: str, written: Expr | None, indices: tuple[int, ...]) -> int:
         if written is not None:
-            value = value_in(written, self.names, indices)
+            value = value_in(written, self.names, indices, self.layout.stars)
         else:
             try:
                 value = at_instance(self.names[name], indices)
@@ -247,8 +250,16 @@ def _example(name: str, form: ClosedForm) -> str:
     return "[640, 702]" if name in starred else "1024"
 
 
-def value_in(expression: Expr, names: Mapping[str, Value], indices: Sequence[int]) -> Value:
-    """The value of an expression of sizes as seen from one instance."""
+def value_in(
+    expression: Expr,
+    names: Mapping[str, Value],
+    indices: Sequence[int],
+    stars: Mapping[str, int],
+) -> Value:
+    """The value of an expression of sizes as seen from one instance.
+
+    A size of an outer group has an entry for the outer instance only: `stars` tells its depth.
+    """
     match expression:
         case Literal(value=value):
             return value
@@ -256,12 +267,13 @@ def value_in(expression: Expr, names: Mapping[str, Value], indices: Sequence[int
             if name not in names:
                 raise BindError(f"`{name}` has no value: bind({name}=...)")
             try:
-                return at_instance(names[name], indices)
+                depth = stars.get(name, len(indices))
+                return at_instance(names[name], indices[:depth], depth)
             except IndexError:
                 raise BindError(f"`{name}` has too few entries: {names[name]}") from None
         case Call(function=function, arguments=arguments):
             try:
-                return apply(function, [value_in(a, names, indices) for a in arguments])
+                return apply(function, [value_in(a, names, indices, stars) for a in arguments])
             except ExpressionError as error:
                 raise BindError(str(error)) from None
         case Place() | Entry():
@@ -335,7 +347,7 @@ def _position(
             except ExpressionError as error:
                 raise BindError(str(error)) from None
         case _:
-            value = value_in(expression, names, segment.indices)
+            value = value_in(expression, names, segment.indices, layout.stars)
     if not isinstance(value, int):
         raise BindError(f"`{segment.region.name}` cannot stand at {value}")
     return value

@@ -73,11 +73,21 @@ class Tokens:
     def coordinate(self, side: Side, name: str, scope: str) -> Array:
         """A coordinate of each token.
 
-        name: "pos", "offset", "index" (plain key index in the scope), an axis, or a level.
+        name: "pos", "offset", an axis, or a level.
         """
         if name == "offset":
             return self.offset(side)
-        return self._cached((name, side, scope), lambda: self._coordinate(side, name, scope))
+        key = ("coordinate", name, side, scope)  # a person chose the name: no key of our own
+        return self._cached(key, lambda: self._coordinate(side, name, scope))
+
+    def key_index(self, scope: str) -> Array:
+        """The index of each key along its scope, wherever its region is placed."""
+
+        def make() -> Array:
+            before = self._per_segment(lambda s: s.key_before) - self._key_base(scope)
+            return before[self.segment("k")] + self.offset("k")
+
+        return self._cached(("key_index", scope), make)
 
     def axis_size(self, side: Side, axis: str) -> Array:
         """The size of an axis in the region instance of each token."""
@@ -154,21 +164,22 @@ class Tokens:
 
     def _coordinate(self, side: Side, name: str, scope: str) -> Array:
         segment, offset = self.segment(side), self.offset(side)
-        instances = self.layout.instances[scope]
-        if name in ("pos", "index"):
-            base = self._per_segment(
-                lambda s: instances[s.groups[scope]].key_start if scope in s.groups else 0
-            )
-            if name == "index":
-                return (self._per_segment(lambda s: s.key_before) - base)[segment] + offset
-            start = self._per_segment(lambda s: s.pos_start)
+        if name == "pos":
+            start = self._per_segment(lambda s: s.pos_start) - self._key_base(scope)
             step = self._per_segment(lambda s: s.pos_step)
-            return (start - base)[segment] + step[segment] * offset + self._pos_tables(side)
+            return start[segment] + step[segment] * offset + self._pos_tables(side)
         if any(name in s.levels for s in self.layout.segments):
             return self._per_segment(lambda s: self._level_number(s, name, scope))[segment]
         size = self._per_segment(lambda s: _axis(s, name)[0])
         stride = self._per_segment(lambda s: _axis(s, name)[1])
         return offset // stride[segment] % size[segment]
+
+    def _key_base(self, scope: str) -> Array:
+        """The keys before the scope instance of each segment; 0 outside of all."""
+        instances = self.layout.instances[scope]
+        return self._per_segment(
+            lambda s: instances[s.groups[scope]].key_start if scope in s.groups else 0
+        )
 
     def _pos_tables(self, side: Side) -> Array:
         """What row tables add to `pos`: the entry of the token as a query."""
