@@ -140,7 +140,7 @@ class _Pair:
         return evaluate_number(expression, self.layout.sizes)
 
     def _in_shifted_window(self, window: ir.ShiftedWindow) -> bool:
-        left, right = int(self.number(window.left)), int(self.number(window.right))
+        left, right = self.number(window.left), self.number(window.right)
         i, stride = self.q.along(window.axis), int(self.number(window.stride))
         n = self.q.instance.axis_size(window.axis)
         leader = min(i // stride * stride + stride // 2, n - 1)

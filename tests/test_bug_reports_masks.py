@@ -1,44 +1,40 @@
 """Public bug reports about what a mask means and what is known of it: each must not happen here.
 
-The number at the end of a name is the report's.  Sections A to E, G and I; what went wrong in a
-kernel's numbers stands in `runtime/test_bug_reports_*.py`.  Not here, because it does not apply:
+The number at the end of a name is the report's.  Sections A to C here, D to I in
+`test_bug_reports_sizes.py`, a kernel's numbers in `runtime/test_bug_reports_*.py`.  Not here,
+because it does not apply:
 
     CM-019 (b), CM-068   pages of a KV cache: keys are one tensor here
-    CM-055               the choice of a tile from shared memory: with the kernel configurations
-    CM-078, CM-079       sinks and softcap are no part of a mask; CM-078's formula follows from the
-                         LSE and is tested with it
-    CM-080               a learned bias: scores are changed by nothing but the mask here
-    CM-105               pictures and queries of a row: with the command line
+    CM-079               softcap: scores are changed by nothing but the mask here
+    CM-080               a learned bias: the same
+    CM-105               pictures and queries of a row: tested with the command line
+
+CM-078, sinks, is no part of a mask either; its formula follows from the LSE and is tested with it.
 """
 
 from __future__ import annotations
-
-import math
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cmask.grammar.diagnostic import CmaskError
-from cmask.runtime.artifact import ArtifactError, read_artifact
-from cmask.runtime.derive.bound import BoundMask, bind
-from cmask.runtime.descriptor import Descriptor
-from support.compiled import bound, compiled, dense, facts, interval_table, source_of
+from cmask.runtime.derive.bound import bind
+from support.compiled import (
+    bound,
+    bytes_of,
+    compiled,
+    dense,
+    facts,
+    interval_table,
+    intervals,
+    runs_of,
+    visited_blocks,
+)
 from support.descriptor_checks import intervals_per_row
 
 CAUSAL = "region text; text sees text: causal"
 DOCUMENTS = "group document* { region text; text sees text: causal }"
 CORNER = "query region q align {}; key region k; q sees k: causal"
-
-
-def intervals(mask: BoundMask) -> list[list[tuple[int, int]]]:
-    """The key intervals of each row."""
-    found = mask.row_intervals()
-    assert found is not None
-    pairs = list(zip(found.starts.tolist(), found.stops.tolist(), strict=True))
-    return [pairs[a:b] for a, b in zip(found.offsets[:-1], found.offsets[1:], strict=True)]
 
 
 # --------------------------------------------------------------------------- A
@@ -110,7 +106,7 @@ def test_few_queries_touch_one_tile_of_a_large_cache__CM_021() -> None:
     mask = bound(CORNER.format("start"), q=16, k=262_144)
     descriptor = mask.descriptor(128, 128)
     assert sum(stop - start for row in intervals(mask) for start, stop in row) == 136
-    assert _visited(descriptor) == {(0, 0)}
+    assert visited_blocks(descriptor) == {(0, 0)}
 
 
 def test_a_length_for_each_item_of_a_batch_counts_its_own_keys__CM_025() -> None:
@@ -124,7 +120,7 @@ def test_a_length_for_each_item_of_a_batch_counts_its_own_keys__CM_025() -> None
 def test_four_spellings_of_causal_are_one_descriptor__CM_028(size: int) -> None:
     spellings = ("causal", "window(inf, 0)", f"window({size}, 0)", f"window({size - 1}, 0)")
     made = [bound(f"region text; text sees text: {p}", text=size) for p in spellings]
-    first, *others = (_bytes(mask.descriptor(128, 128)) for mask in made)
+    first, *others = (bytes_of(mask.descriptor(128, 128)) for mask in made)
     assert all(other == first for other in others)
 
 
@@ -132,7 +128,7 @@ def test_siblings_of_a_draft_tree_stay_hidden__CM_029() -> None:
     # `tree(parent[row])` comes later; until then a tree is a table of intervals.
     body = "table func[row]; key region past; region node; node sees all: rows(func)"
     nodes = [{0}, {0, 1}, {0, 2}, {0, 1, 3}, {0, 2, 4}]
-    table = interval_table([_runs(range(100), {100 + i for i in row}) for row in nodes])
+    table = interval_table([runs_of(range(100), {100 + i for i in row}) for row in nodes])
     mask = bound(body, past=100, node=5, func=table)
     found = intervals(mask)
     assert facts(body, past=100, node=5, func=table).visible_pairs == 511
@@ -143,7 +139,7 @@ def test_siblings_of_a_draft_tree_stay_hidden__CM_029() -> None:
 def test_a_draft_tree_may_have_more_keys_than_queries__CM_030() -> None:
     body = "table func[row]; query region leaf; key region cache; leaf sees cache: rows(func)"
     rows = [set(range(7)), {*range(6), 7}, {*range(5), 7, 8}, {*range(6), 9}]
-    table = interval_table([_runs(row) for row in rows])
+    table = interval_table([runs_of(row) for row in rows])
     mask = bound(body, leaf=4, cache=10, func=table)
     assert [set(np.flatnonzero(row)) for row in dense(mask)] == rows
     assert max(map(len, intervals(mask))) == 2
@@ -287,171 +283,3 @@ def test_items_of_one_request_do_not_see_each_other__CM_045() -> None:
 def test_a_causal_beginning_may_be_any_length__CM_046(n: int, pairs: int) -> None:
     body = "region causal_part; region rest; causal_part sees all: causal; rest sees all: all"
     assert facts(body, causal_part=n, rest=256 - n).visible_pairs == pairs
-
-
-# --------------------------------------------------------------------------- D
-def test_a_dense_mask_becomes_intervals_at_any_length__CM_063() -> None:
-    body = "table func[row]; region text; text sees text: rows(func)"
-    for size in (43, 77):
-        wanted = np.random.default_rng(size).random((size, size)) < 0.5
-        table = interval_table([_runs(np.flatnonzero(row).tolist()) for row in wanted])
-        np.testing.assert_array_equal(dense(bound(body, text=size, func=table)), wanted)
-
-
-def test_requests_may_have_one_query_or_none__CM_071() -> None:
-    body = "group request* { query region q align end; key region k; q sees k: causal }"
-    found = facts(body, q=[1, 0, 1], k=[3, 0, 5])
-    assert (found.q_len, found.visible_pairs) == (2, 8)
-
-
-@pytest.mark.parametrize(
-    ("q", "k", "unread"),
-    [
-        ((0, 1208, 840, 0), (2538, 1742, 840, 3072), (*range(2538), *range(5120, 8192))),
-        ((150, 0, 150), (100, 100, 100), range(100, 200)),
-    ],
-)
-def test_keys_of_requests_without_queries_are_read_by_none__CM_072(
-    q: tuple[int, ...], k: tuple[int, ...], unread: tuple[int, ...]
-) -> None:
-    body = "group request* { query region q align end; key region k; q sees k: causal }"
-    mask = bound(body, q=list(q), k=list(k))
-    descriptor = mask.descriptor(128, 128)
-    found = np.flatnonzero(descriptor.key_is_read[: mask.kv_len] == 0)
-    assert set(unread) <= set(found.tolist())
-    count = sum(u.count for u in facts(body, q=list(q), k=list(k)).unread_keys)
-    assert count == len(found)
-
-
-@pytest.mark.parametrize(("q", "k"), [(4, 0), (0, 4), (0, 0)])
-def test_no_keys_or_no_queries_make_a_mask_all_the_same__CM_073(q: int, k: int) -> None:
-    for body in ("query region q; key region k; q sees k: all", CORNER.format("end")):
-        found = facts(body, q=q, k=k)
-        assert found.visible_pairs == 0
-        assert sum(u.count for u in found.empty_rows) == q
-        assert sum(u.count for u in found.unread_keys) == k
-
-
-# --------------------------------------------------------------------------- E
-@pytest.mark.parametrize("seed", range(5))
-def test_runs_of_random_length_are_the_mask_that_was_meant__CM_084(seed: int) -> None:
-    random = np.random.default_rng(seed)
-    text, image = (random.integers(0, 200, (3, 4)).tolist() for _ in range(2))
-    body = """
-        group sample* {
-            group part* { region text; region image }
-            all sees all: causal
-            image sees image: all
-        }"""
-    mask = bound(body, text=text, image=image)
-    lengths = [
-        n for t, i in zip(text, image, strict=True) for p in zip(t, i, strict=True) for n in p
-    ]
-    sample = np.repeat(np.repeat(np.arange(3), 8), lengths)
-    visual = np.repeat(np.tile([False, True], 12), lengths)
-    q, k = np.arange(len(sample))[:, None], np.arange(len(sample))[None]
-    expected = (sample[q] == sample[k]) & ((k <= q) | (visual[q] & visual[k]))
-    np.testing.assert_array_equal(dense(mask), expected)
-
-
-# --------------------------------------------------------------------------- G
-@pytest.mark.parametrize(
-    ("pattern", "word"), [("not window(64, 0)", "not"), ("causal and self", "and"), ("if", "if")]
-)
-def test_words_of_python_get_a_line_and_a_column_and_help__CM_102(pattern: str, word: str) -> None:
-    with pytest.raises(CmaskError) as error:
-        bound(f"region text\ntext sees text: {pattern}", text=256)
-    diagnostic = error.value.diagnostics[0]
-    source = source_of(f"region text\ntext sees text: {pattern}")
-    assert source.text[diagnostic.span.start : diagnostic.span.stop].startswith(word)
-    assert ":3:" in diagnostic.render(source)
-    assert diagnostic.help
-
-
-def test_the_complement_of_a_window_is_two_windows__CM_102() -> None:
-    body = "region text; text sees text: window(inf, -64) | window(-1, inf)"
-    assert facts(body, text=256).visible_pairs == 51_168
-
-
-def test_an_artifact_needs_no_source_and_is_the_same_each_time__CM_104(tmp_path: Path) -> None:
-    body = "region text; text sees text: window(pos / 32, 10, 0)"
-    data = compiled(body, text=1024).artifact
-    (tmp_path / "stream.cmaskc").write_bytes(data)
-    program = (
-        "from cmask.runtime import load\n"
-        "mask = load('stream.cmaskc')\n"
-        "intervals = mask.bind().bound.row_intervals()\n"
-        "print((intervals.stops - intervals.starts).sum())\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert int(done.stdout) == dense(bound(body, text=1024)).sum()
-    assert compiled(body, text=1024).artifact == data
-    with pytest.raises(ArtifactError):
-        read_artifact(data[:-1])
-    with pytest.raises(ArtifactError):
-        read_artifact(data.replace(b"window", b"w1ndow", 1))
-
-
-def test_a_block_need_not_divide_either_length__CM_107() -> None:
-    body = "group document* { query region q; key region k; q sees k: all }"
-    mask = bound(body, q=[3, 5, 4], k=[7, 2, 6])
-    assert dense(mask).sum() == 55
-    for m, n in ((8, 8), (16, 8), (8, 16), (128, 128)):
-        assert {(q // m, k // n) for q, k in np.argwhere(dense(mask))} == _visited(
-            mask.descriptor(m, n)
-        )
-
-
-# --------------------------------------------------------------------------- I
-def test_a_random_half_of_the_keys_and_its_complement_are_all_keys__CM_119() -> None:
-    body = "table func[row]; query region q; key region k; q sees k: rows(func)"
-    hidden = set(np.random.default_rng(0).choice(1000, 420, replace=False).tolist())
-    seen = [i for i in range(1000) if i not in hidden]
-    masks = [
-        bound(body, q=1, k=1000, func=interval_table([_runs(sorted(keys))]))
-        for keys in (seen, hidden)
-    ]
-    assert [dense(mask).sum() for mask in masks] == [580, 420]
-    assert (dense(masks[0]) ^ dense(masks[1])).all()
-
-
-# --------------------------------------------------------------------- what it takes
-def _runs(*keys: object) -> list[tuple[int, int]]:
-    """Maximal intervals [start, stop) of the keys."""
-    found: list[tuple[int, int]] = []
-    for key in sorted(int(k) for part in keys for k in part):  # type: ignore[attr-defined]
-        if found and found[-1][1] == key:
-            found[-1] = (found[-1][0], key + 1)
-        else:
-            found.append((key, key + 1))
-    return found
-
-
-def _visited(descriptor: Descriptor) -> set[tuple[int, int]]:
-    """The blocks that a kernel touches."""
-    lists, found = descriptor.by_query, set()
-    for i in range(descriptor.num_q_blocks):
-        for offsets, runs in (
-            (lists.full_offsets, lists.full_runs),
-            (lists.bounds_offsets, lists.bounds_runs),
-        ):
-            for first, stop in runs[offsets[i] : offsets[i + 1]]:
-                found |= {(i, j) for j in range(first, stop)}
-        patterns = lists.pattern_blocks[lists.pattern_offsets[i] : lists.pattern_offsets[i + 1]]
-        found |= {(i, int(j)) for j, _ in patterns}
-    return found
-
-
-def _bytes(descriptor: Descriptor) -> bytes:
-    lists = (descriptor.by_query, descriptor.by_key)
-    arrays = [getattr(side, name) for side in lists for name in vars(side)]
-    arrays += [descriptor.patterns, descriptor.bounds, descriptor.key_is_read]
-    return b"".join(array.tobytes() for array in arrays)
-
-
-def test_facts_are_finite_numbers() -> None:
-    found = facts(CAUSAL, text=0)
-    assert math.isfinite(found.density)
-    assert math.isfinite(found.useful_share)

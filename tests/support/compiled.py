@@ -12,6 +12,7 @@ from cmask.compiler.pipeline import Compilation, bind_source, compile_source
 from cmask.grammar.source import Source
 from cmask.runtime.derive.bound import BoundMask
 from cmask.runtime.derive.facts import Facts, facts_of
+from cmask.runtime.descriptor import Descriptor
 from cmask.runtime.mask import Plan, load
 
 
@@ -53,3 +54,45 @@ def interval_table(rows: list[list[tuple[int, int]]]) -> list[list[int]]:
     for i in range(most):
         ends += [[row[i][0] for row in padded], [row[i][1] for row in padded]]
     return ends
+
+
+def intervals(mask: BoundMask) -> list[list[tuple[int, int]]]:
+    """The key intervals of each row."""
+    found = mask.row_intervals()
+    assert found is not None
+    pairs = list(zip(found.starts.tolist(), found.stops.tolist(), strict=True))
+    return [pairs[a:b] for a, b in zip(found.offsets[:-1], found.offsets[1:], strict=True)]
+
+
+def runs_of(*keys: object) -> list[tuple[int, int]]:
+    """Maximal intervals [start, stop) of the keys."""
+    found: list[tuple[int, int]] = []
+    for key in sorted(int(k) for part in keys for k in part):  # type: ignore[attr-defined]
+        if found and found[-1][1] == key:
+            found[-1] = (found[-1][0], key + 1)
+        else:
+            found.append((key, key + 1))
+    return found
+
+
+def visited_blocks(descriptor: Descriptor) -> set[tuple[int, int]]:
+    """The blocks that a kernel touches."""
+    lists, found = descriptor.by_query, set()
+    for i in range(descriptor.num_q_blocks):
+        for offsets, runs in (
+            (lists.full_offsets, lists.full_runs),
+            (lists.bounds_offsets, lists.bounds_runs),
+        ):
+            for first, stop in runs[offsets[i] : offsets[i + 1]]:
+                found |= {(i, j) for j in range(first, stop)}
+        patterns = lists.pattern_blocks[lists.pattern_offsets[i] : lists.pattern_offsets[i + 1]]
+        found |= {(i, int(j)) for j, _ in patterns}
+    return found
+
+
+def bytes_of(descriptor: Descriptor) -> bytes:
+    """All its arrays."""
+    lists = (descriptor.by_query, descriptor.by_key)
+    arrays = [getattr(side, name) for side in lists for name in vars(side)]
+    arrays += [descriptor.patterns, descriptor.bounds, descriptor.key_is_read]
+    return b"".join(array.tobytes() for array in arrays)
