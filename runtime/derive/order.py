@@ -70,7 +70,9 @@ def _tile_slots(grid: tuple[int, ...], tile: tuple[int, ...]) -> Array:
     counts = [-(-n // t) for n, t in zip(grid, tile, strict=True)]
     padded = [c * t for c, t in zip(counts, tile, strict=True)]
     if math.prod(padded) > MAX_TOKENS:
-        raise BindError(f"tiles of {' × '.join(map(str, tile))} pad a grid beyond {MAX_TOKENS:,} slots")
+        raise BindError(
+            f"tiles of {' × '.join(map(str, tile))} pad a grid beyond {MAX_TOKENS:,} slots"
+        )
     offsets = np.full(padded, -1, np.int64)
     offsets[tuple(slice(n) for n in grid)] = np.arange(math.prod(grid)).reshape(grid)
     split = offsets.reshape([x for c, t in zip(counts, tile, strict=True) for x in (c, t)])
