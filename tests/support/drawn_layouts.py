@@ -40,6 +40,8 @@ class LayoutDrawing:
     regions: list[Region] = field(default_factory=list)
     parents: dict[str, tuple[Group, ...]] = field(default_factory=dict)
     counts: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)
+    size_stars: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    stars: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of each region
     num_names: int = 0
     is_aligned: bool = False  # some region is; what it is aligned with may not depend on it
 
@@ -80,21 +82,26 @@ class LayoutDrawing:
             stars = (*stars, name)
         side = self.pick(("both", "both", "both", "query", "key"))
         axes = self.axes(stars) if self.chance(3) else ()
-        size = self.size_in_place(name) if not axes and self.chance(5) else None
+        size = self.size_in_place(stars) if not axes and self.chance(5) else None
         if level and (axes or size) and not any(a.name and "axis" in a.name for a in axes):
             self.sizes[name] = self.ragged(stars[:-1], (0, 1, 2, 3))
         if not axes and size is None:
             self.sizes[name] = self.ragged(stars)
+            self.size_stars[name] = stars
+        self.stars[name] = stars
         order = self.order(len(axes))
         region = Region(name, side, level, axes, size, None, order)
         self.regions.append(region)
         return region
 
-    def size_in_place(self, name: str) -> Expr:
-        numbers = [n for n, v in self.sizes.items() if isinstance(v, int)]
-        if numbers and self.chance(2):
-            return Call("/", (Ref(self.pick(numbers)), Literal(self.pick((2, 3)))))
+    def size_in_place(self, stars: tuple[str, ...]) -> Expr:
+        if self.chance(2) and (known := self.known_sizes(stars)):
+            return Call("/", (Ref(self.pick(known)), Literal(self.pick((1, 2, 3)))))
         return Literal(self.pick((0, 1, 2, 3, 6)))
+
+    def known_sizes(self, stars: tuple[str, ...]) -> list[str]:
+        """Sizes that are one number in each instance under these stars: its own, or outer ones."""
+        return [n for n, under in self.size_stars.items() if stars[: len(under)] == under]
 
     def axes(self, stars: tuple[str, ...]) -> tuple[Axis, ...]:
         names = self.draw(
@@ -196,11 +203,13 @@ class LayoutDrawing:
     def position(self, region: Region, before: Sequence[Item]) -> Expr:
         beside = [r for r in before if isinstance(r, Region)]
         single = [r.name for r in beside if not r.level and _has_one_place(r)]
-        choices = ["number", "number", "param", "level"]
+        choices = ["number", "number", "param", "size", "level"]
         choices += ["place", "place", "place + 1"] if single else []
         choices += ["len"] if beside else []
         choices += ["row"] if region.side != "key" and not self.is_aligned else []
         match self.pick(choices):
+            case "size" if known := self.known_sizes(self.stars[region.name]):
+                return Ref(self.pick(known))
             case "param":
                 return Ref(self.param(self.pick((0, 1, 5))))
             case "level" if levels := self.levels(region.name):
