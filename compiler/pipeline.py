@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 
 from cmask.compiler.close import close
-from cmask.compiler.configs import shipped_configs
+from cmask.compiler.configs import common_block_shape, shipped_configs
 from cmask.compiler.findings import findings_of
 from cmask.compiler.goldens import make_goldens
 from cmask.compiler.ir import ResolvedMask
@@ -46,14 +46,14 @@ def compile_source(source: Source, options: CompileOptions | None = None) -> Com
     form = close(mask)
     bound = None if options.symbolic else bind_form(form, options)
     facts = None if bound is None else facts_of(bound)
-    shapes = () if bound is None else options.block_shapes
+    shapes = options.block_shapes or (common_block_shape(),)
     body = Body(
         source=source.text,
         source_sha256=hashlib.sha256(source.text.encode()).digest(),
         closed_form=form,
         names={} if bound is None else dict(bound.names),
         facts=facts,
-        descriptors=tuple(store(bound.descriptor(m, n)) for m, n in shapes if bound),
+        descriptors=tuple(store(bound.descriptor(m, n)) for m, n in shapes if bound is not None),
         configs=shipped_configs(options.targets),
         goldens=make_goldens(mask, form),
         given=() if bound is None else tuple(sorted(options.sizes)),
