@@ -17,7 +17,7 @@ ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}  # [bytes]
 MAX_HEAD_DIM = 256
 SMALLEST_SHARED_MEMORY = 99 * 1024  # [bytes] sm_86, sm_89, sm_120; CUDA programming guide, 20.2
 MAX_ACCUMULATORS = 200  # float32 registers a thread of the 255 that it has
-_BARRIERS = 1024  # [bytes] mbarriers and scratch of reductions
+_BARRIERS = 2304  # [bytes] mbarriers, scratch of reductions, pattern words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,19 +37,20 @@ class KernelConfig:
     kernel: str = "triton"
 
     def shared_memory_bytes(self, *, head_dim: int, v_head_dim: int, itemsize: int) -> int:
-        """Blocks held, blocks in flight, and what the second product reads from shared memory."""
+        """Blocks held, blocks in flight, barriers; what Triton allocates on sm_90, or a bit more.
+
+        Patterns need no room of their own: their loop has one block less in flight.
+        """
         both = (_padded(head_dim) + _padded(v_head_dim)) * itemsize
-        pattern = 16 * self.num_stages  # int32[4] a row
         match self.direction:
             case "forward":
-                held = self.block_m * (_padded(head_dim) * itemsize + pattern)
+                held = self.block_m * _padded(head_dim) * itemsize
                 walked = self.block_n * both
             case "dq":
-                held = self.block_m * (both + pattern)
+                held = self.block_m * both
                 walked = self.block_n * both
             case "dkdv":
-                scores = self.block_m * itemsize
-                held = self.block_n * (both + scores + pattern)
+                held = self.block_n * both
                 walked = self.block_m * (both + 8)  # and a row's lse and delta
         return held + self.num_stages * walked + _BARRIERS
 
@@ -109,8 +110,8 @@ _HALF: dict[Direction, tuple[tuple[int, int, int, int], ...]] = {
         (32, 32, 4, 1),
     ),
     "dkdv": (
-        (64, 128, 8, 2),
         (64, 64, 4, 2),
+        (64, 128, 8, 2),
         (32, 64, 4, 2),
         (32, 64, 8, 2),
         (32, 64, 8, 1),
@@ -118,6 +119,7 @@ _HALF: dict[Direction, tuple[tuple[int, int, int, int], ...]] = {
         (16, 32, 4, 1),
     ),
     "dq": (
+        (128, 64, 8, 3),
         (128, 128, 8, 2),
         (128, 64, 8, 2),
         (64, 64, 4, 2),

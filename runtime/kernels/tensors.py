@@ -36,14 +36,23 @@ def is_aligned(x: Tensor) -> bool:
     )
 
 
-def rows_of_heads(x: Tensor, rows: int, padded_dim: int) -> TensorDescriptor:
-    """Blocks [1, 1, rows, padded_dim] of [batch, heads, tokens, dim]; zeros past the end."""
-    return _descriptor(x, [1, 1, rows, padded_dim])
+def rows_of_heads(
+    x: Tensor, rows: int, columns: int, tma: bool
+) -> tuple[Tensor | TensorDescriptor, tuple[int, ...] | None]:
+    """[batch, heads, tokens, dim] as `load_rows` takes it: by blocks [1, 1, rows, columns]."""
+    if tma:
+        return _descriptor(x, [1, 1, rows, columns]), None
+    return x, (*x.stride()[:3], *x.shape[2:])
 
 
-def pieces_of_rows(x: Tensor, length: int) -> TensorDescriptor:
-    """Blocks [1, length] of a matrix."""
-    return _descriptor(x, [1, length])
+def piece_of_rows(x: Tensor, length: int, tma: bool) -> Tensor | TensorDescriptor:
+    """A matrix as `load_piece` takes it: by blocks [1, length]."""
+    return _descriptor(x, [1, length]) if tma else x
+
+
+def has_tma(device: torch.device) -> bool:
+    """Whether blocks come by descriptor: sm_90 and newer, and the interpreter."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def _descriptor(x: Tensor, block: list[int]) -> TensorDescriptor:

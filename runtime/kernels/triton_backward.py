@@ -24,12 +24,14 @@ from cmask.runtime.kernels.device import Launch
 from cmask.runtime.kernels.tensors import (
     aligned,
     aligned_empty,
+    has_tma,
     is_aligned,
     padded_dim,
-    pieces_of_rows,
+    piece_of_rows,
     precision_of,
     rows_of_heads,
 )
+from cmask.runtime.kernels.triton_blocks import load_piece, load_rows, store_rows
 from cmask.runtime.kernels.triton_masking import (
     interval_bits,
     interval_bits_across,
@@ -37,7 +39,8 @@ from cmask.runtime.kernels.triton_masking import (
 )
 
 LOG2_E = 1.4426950408889634
-_ROW_BLOCK = 128  # rows of one `backward_rows` program; every block_m divides it
+_LARGEST_BLOCK = 128  # every block_m divides it
+_ROW_BLOCK = 32  # rows of one `backward_rows` program
 
 
 @triton.jit(do_not_specialize=["num_heads", "q_len", "padded_len"])
@@ -90,13 +93,10 @@ def _add_to_dkdv(
     dv,  # [BLOCK_N, V_HEAD_DIM]
     k,
     v,
-    q_desc,
-    grad_desc,
-    lse_desc,
-    delta_desc,
+    queries,  # (Q, q_layout, GRAD_OUT, grad_layout, LSE_BASE_2, DELTA, padded_len)
     batch,
     head,
-    head_index,
+    head_index,  # of batch and head
     block,
     visible,  # [BLOCK_N, BLOCK_M], read only if MASKED
     scale,
@@ -106,22 +106,25 @@ def _add_to_dkdv(
     HEAD_DIM: tl.constexpr,
     V_HEAD_DIM: tl.constexpr,
     PRECISION: tl.constexpr,
+    TMA: tl.constexpr,
 ):
     """One block of queries into dK and dV; scores are transposed, keys down and queries across."""
-    lse = lse_desc.load([head_index, block * BLOCK_M]).reshape(BLOCK_M)
-    q = q_desc.load([batch, head, block * BLOCK_M, 0]).reshape(BLOCK_M, HEAD_DIM)
+    Q, q_layout, GRAD_OUT, grad_layout, LSE_BASE_2, DELTA, padded_len = queries
+    row = block * BLOCK_M
+    lse = load_piece(LSE_BASE_2, padded_len, head_index, row, BLOCK_M, TMA)
+    q = load_rows(Q, q_layout, batch, head, row, BLOCK_M, HEAD_DIM, TMA)
     if MASKED and EMPTY_ROWS:  # 0 * NaN would be NaN
         q = tl.where((lse == float("inf"))[:, None], 0.0, q)
     scores = tl.dot(k, q.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
     if MASKED:
         scores = tl.where(visible, scores, float("-inf"))
     weights = tl.math.exp2(scores * scale - lse[None, :])
-    grad = grad_desc.load([batch, head, block * BLOCK_M, 0]).reshape(BLOCK_M, V_HEAD_DIM)
+    grad = load_rows(GRAD_OUT, grad_layout, batch, head, row, BLOCK_M, V_HEAD_DIM, TMA)
     if MASKED and EMPTY_ROWS:
         grad = tl.where((lse == float("inf"))[:, None], 0.0, grad)
     dv = tl.dot(weights.to(grad.dtype), grad, dv, input_precision=PRECISION)
     grad_weights = tl.dot(v, grad.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
-    delta = delta_desc.load([head_index, block * BLOCK_M]).reshape(BLOCK_M)
+    delta = load_piece(DELTA, padded_len, head_index, row, BLOCK_M, TMA)
     grad_scores = weights * (grad_weights - delta[None, :])
     if MASKED:
         grad_scores = tl.where(weights == 0.0, 0.0, grad_scores)
@@ -129,17 +132,25 @@ def _add_to_dkdv(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=["num_blocks", "num_kv_heads", "heads_per_kv_head"])
+@triton.jit(
+    do_not_specialize=["num_blocks", "num_kv_heads", "heads_per_kv_head", "padded_len", "num_rows"]
+)
 def backward_dkdv(
-    q_desc,
-    k_desc,
-    v_desc,
-    grad_desc,
-    dk_desc,
-    dv_desc,
-    lse_desc,  # float32[batch * num_heads, padded_len], base 2
-    delta_desc,  # the same
-    bounds_desc,  # int32[2 * NUM_INTERVALS, num_rows]
+    Q,  # descriptors, or pointers with layouts
+    q_layout,
+    K,
+    k_layout,
+    V,
+    v_layout,
+    GRAD_OUT,
+    grad_layout,
+    DK,
+    dk_layout,
+    DV,
+    dv_layout,
+    LSE_BASE_2,  # float32[batch * num_heads, padded_len]
+    DELTA,  # the same
+    BOUNDS,  # int32[2 * NUM_INTERVALS, num_rows]
     ITEMS,  # int32[items, 2]: (batch * num_kv_heads + kv_head, key block)
     OFFSETS,  # int32[3, num_blocks + 1], by key block
     ENTRIES,  # int32[entries, 2]: (first, stop) of query blocks, or (query block, pattern)
@@ -147,6 +158,8 @@ def backward_dkdv(
     num_blocks,
     num_kv_heads,
     heads_per_kv_head,
+    padded_len,
+    num_rows,
     scale,  # softmax scale in base 2
     softmax_scale,
     NUM_INTERVALS: tl.constexpr,
@@ -158,6 +171,7 @@ def backward_dkdv(
     V_HEAD_DIM: tl.constexpr,
     NUM_STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
+    TMA: tl.constexpr,
 ):
     """The gradients of BLOCK_N keys and values of one key head."""
     item = tl.program_id(0).to(tl.int64)
@@ -167,8 +181,10 @@ def backward_dkdv(
     kv_head = head_index % num_kv_heads
     keys = k_block * BLOCK_N + tl.arange(0, BLOCK_N)
 
-    k = k_desc.load([batch, kv_head, k_block * BLOCK_N, 0]).reshape(BLOCK_N, HEAD_DIM)
-    v = v_desc.load([batch, kv_head, k_block * BLOCK_N, 0]).reshape(BLOCK_N, V_HEAD_DIM)
+    queries = (Q, q_layout, GRAD_OUT, grad_layout, LSE_BASE_2, DELTA, padded_len)
+    row = k_block * BLOCK_N
+    k = load_rows(K, k_layout, batch, kv_head, row, BLOCK_N, HEAD_DIM, TMA)
+    v = load_rows(V, v_layout, batch, kv_head, row, BLOCK_N, V_HEAD_DIM, TMA)
     dk = tl.zeros([BLOCK_N, HEAD_DIM], tl.float32)
     dv = tl.zeros([BLOCK_N, V_HEAD_DIM], tl.float32)
     for i in range(heads_per_kv_head):
@@ -178,9 +194,8 @@ def backward_dkdv(
             first, stop = tl.load(ENTRIES + 2 * run), tl.load(ENTRIES + 2 * run + 1)
             for block in tl.range(first, stop, num_stages=NUM_STAGES):
                 dk, dv = _add_to_dkdv(
-                    dk, dv, k, v, q_desc, grad_desc, lse_desc, delta_desc, batch, head,
-                    query_head, block, None, scale, False, EMPTY_ROWS, BLOCK_M, HEAD_DIM, V_HEAD_DIM,
-                    PRECISION,
+                    dk, dv, k, v, queries, batch, head, query_head, block, None, scale,
+                    False, EMPTY_ROWS, BLOCK_M, HEAD_DIM, V_HEAD_DIM, PRECISION, TMA,
                 )  # fmt: skip
         if NUM_INTERVALS > 0:
             offsets = OFFSETS + (num_blocks + 1) + k_block
@@ -188,12 +203,11 @@ def backward_dkdv(
                 first, stop = tl.load(ENTRIES + 2 * run), tl.load(ENTRIES + 2 * run + 1)
                 for block in tl.range(first, stop, num_stages=NUM_STAGES):
                     visible = interval_bits_across(
-                        bounds_desc, keys[:, None], block, NUM_INTERVALS, BLOCK_M
+                        BOUNDS, num_rows, keys[:, None], block, NUM_INTERVALS, BLOCK_M, TMA
                     )
                     dk, dv = _add_to_dkdv(
-                        dk, dv, k, v, q_desc, grad_desc, lse_desc, delta_desc, batch, head,
-                        query_head, block, visible, scale, True, EMPTY_ROWS, BLOCK_M, HEAD_DIM,
-                        V_HEAD_DIM, PRECISION,
+                        dk, dv, k, v, queries, batch, head, query_head, block, visible, scale,
+                        True, EMPTY_ROWS, BLOCK_M, HEAD_DIM, V_HEAD_DIM, PRECISION, TMA,
                     )  # fmt: skip
         if HAS_PATTERNS:
             offsets = OFFSETS + 2 * (num_blocks + 1) + k_block
@@ -201,18 +215,12 @@ def backward_dkdv(
                 block, pattern = tl.load(ENTRIES + 2 * entry), tl.load(ENTRIES + 2 * entry + 1)
                 visible = pattern_bits(PATTERNS, pattern, BLOCK_N, BLOCK_M)
                 dk, dv = _add_to_dkdv(
-                    dk, dv, k, v, q_desc, grad_desc, lse_desc, delta_desc, batch, head,
-                    query_head, block, visible, scale, True, EMPTY_ROWS, BLOCK_M, HEAD_DIM, V_HEAD_DIM,
-                    PRECISION,
+                    dk, dv, k, v, queries, batch, head, query_head, block, visible, scale,
+                    True, EMPTY_ROWS, BLOCK_M, HEAD_DIM, V_HEAD_DIM, PRECISION, TMA,
                 )  # fmt: skip
-    dv_desc.store(
-        [batch, kv_head, k_block * BLOCK_N, 0],
-        dv.to(dv_desc.dtype).reshape(1, 1, BLOCK_N, V_HEAD_DIM),
-    )
-    dk_desc.store(
-        [batch, kv_head, k_block * BLOCK_N, 0],
-        (dk * softmax_scale).to(dk_desc.dtype).reshape(1, 1, BLOCK_N, HEAD_DIM),
-    )
+    store_rows(DV, dv_layout, batch, kv_head, row, dv, BLOCK_N, V_HEAD_DIM, TMA)
+    dk = dk * softmax_scale
+    store_rows(DK, dk_layout, batch, kv_head, row, dk, BLOCK_N, HEAD_DIM, TMA)
 
 
 @triton.jit
@@ -222,11 +230,7 @@ def _add_to_dq(
     grad,  # [BLOCK_M, V_HEAD_DIM]
     lse,
     delta,
-    k_desc,
-    v_desc,
-    KEY_IS_READ,
-    batch,
-    kv_head,
+    keys_of_head,  # (K, k_layout, V, v_layout, KEY_IS_READ, batch, kv_head)
     block,
     visible,  # [BLOCK_M, BLOCK_N], read only if MASKED
     scale,
@@ -236,10 +240,12 @@ def _add_to_dq(
     HEAD_DIM: tl.constexpr,
     V_HEAD_DIM: tl.constexpr,
     PRECISION: tl.constexpr,
+    TMA: tl.constexpr,
 ):
     """One block of keys into dQ."""
-    k = k_desc.load([batch, kv_head, block * BLOCK_N, 0]).reshape(BLOCK_N, HEAD_DIM)
-    v = v_desc.load([batch, kv_head, block * BLOCK_N, 0]).reshape(BLOCK_N, V_HEAD_DIM)
+    K, k_layout, V, v_layout, KEY_IS_READ, batch, kv_head = keys_of_head
+    k = load_rows(K, k_layout, batch, kv_head, block * BLOCK_N, BLOCK_N, HEAD_DIM, TMA)
+    v = load_rows(V, v_layout, batch, kv_head, block * BLOCK_N, BLOCK_N, V_HEAD_DIM, TMA)
     if MASKED and UNREAD_KEYS:  # 0 * NaN would be NaN
         keys = block * BLOCK_N + tl.arange(0, BLOCK_N)
         k = tl.where((tl.load(KEY_IS_READ + keys) != 0)[:, None], k, 0.0)
@@ -258,11 +264,16 @@ def _add_to_dq(
     do_not_specialize=["num_blocks", "num_heads", "heads_per_kv_head", "padded_len", "num_rows"]
 )
 def backward_dq(
-    q_desc,
-    k_desc,
-    v_desc,
-    grad_desc,
-    dq_desc,
+    Q,  # descriptors, or pointers with layouts
+    q_layout,
+    K,
+    k_layout,
+    V,
+    v_layout,
+    GRAD_OUT,
+    grad_layout,
+    DQ,
+    dq_layout,
     LSE_BASE_2,  # float32[batch * num_heads, padded_len]
     DELTA,  # the same
     ITEMS,  # int32[items, 2]: (batch * num_heads + head, query block)
@@ -287,6 +298,7 @@ def backward_dq(
     V_HEAD_DIM: tl.constexpr,
     NUM_STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
+    TMA: tl.constexpr,
 ):
     """The gradient of BLOCK_M queries of one head."""
     item = tl.program_id(0).to(tl.int64)
@@ -300,15 +312,18 @@ def backward_dq(
 
     lse = tl.load(LSE_BASE_2 + row + rows)
     delta = tl.load(DELTA + row + rows)
-    q = q_desc.load([batch, head, q_block * BLOCK_M, 0]).reshape(BLOCK_M, HEAD_DIM)
-    grad = grad_desc.load([batch, head, q_block * BLOCK_M, 0]).reshape(BLOCK_M, V_HEAD_DIM)
+    keys_of_head = (K, k_layout, V, v_layout, KEY_IS_READ, batch, kv_head)
+    q = load_rows(Q, q_layout, batch, head, q_block * BLOCK_M, BLOCK_M, HEAD_DIM, TMA)
+    grad = load_rows(
+        GRAD_OUT, grad_layout, batch, head, q_block * BLOCK_M, BLOCK_M, V_HEAD_DIM, TMA
+    )
     dq = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
     for run in range(tl.load(OFFSETS + q_block), tl.load(OFFSETS + q_block + 1)):
         first, stop = tl.load(ENTRIES + 2 * run), tl.load(ENTRIES + 2 * run + 1)
         for block in tl.range(first, stop, num_stages=NUM_STAGES):
             dq = _add_to_dq(
-                dq, q, grad, lse, delta, k_desc, v_desc, KEY_IS_READ, batch, kv_head, block, None,
-                scale, False, UNREAD_KEYS, BLOCK_N, HEAD_DIM, V_HEAD_DIM, PRECISION,
+                dq, q, grad, lse, delta, keys_of_head, block, None, scale,
+                False, UNREAD_KEYS, BLOCK_N, HEAD_DIM, V_HEAD_DIM, PRECISION, TMA,
             )  # fmt: skip
     if NUM_INTERVALS > 0:
         offsets = OFFSETS + (num_blocks + 1) + q_block
@@ -318,8 +333,8 @@ def backward_dq(
                 keys = block * BLOCK_N + tl.arange(0, BLOCK_N)
                 visible = interval_bits(BOUNDS, rows, keys, num_rows, NUM_INTERVALS)
                 dq = _add_to_dq(
-                    dq, q, grad, lse, delta, k_desc, v_desc, KEY_IS_READ, batch, kv_head, block,
-                    visible, scale, True, UNREAD_KEYS, BLOCK_N, HEAD_DIM, V_HEAD_DIM, PRECISION,
+                    dq, q, grad, lse, delta, keys_of_head, block, visible, scale,
+                    True, UNREAD_KEYS, BLOCK_N, HEAD_DIM, V_HEAD_DIM, PRECISION, TMA,
                 )  # fmt: skip
     if HAS_PATTERNS:
         offsets = OFFSETS + 2 * (num_blocks + 1) + q_block
@@ -327,13 +342,11 @@ def backward_dq(
             block, pattern = tl.load(ENTRIES + 2 * entry), tl.load(ENTRIES + 2 * entry + 1)
             visible = pattern_bits(PATTERNS, pattern, BLOCK_M, BLOCK_N)
             dq = _add_to_dq(
-                dq, q, grad, lse, delta, k_desc, v_desc, KEY_IS_READ, batch, kv_head, block,
-                visible, scale, True, UNREAD_KEYS, BLOCK_N, HEAD_DIM, V_HEAD_DIM, PRECISION,
+                dq, q, grad, lse, delta, keys_of_head, block, visible, scale,
+                True, UNREAD_KEYS, BLOCK_N, HEAD_DIM, V_HEAD_DIM, PRECISION, TMA,
             )  # fmt: skip
-    dq_desc.store(
-        [batch, head, q_block * BLOCK_M, 0],
-        (dq * softmax_scale).to(dq_desc.dtype).reshape(1, 1, BLOCK_M, HEAD_DIM),
-    )
+    dq = dq * softmax_scale
+    store_rows(DQ, dq_layout, batch, head, q_block * BLOCK_M, dq, BLOCK_M, HEAD_DIM, TMA)
 
 
 def backward(
@@ -377,7 +390,7 @@ def _rows(
 ) -> tuple[Tensor, Tensor]:
     """(delta, base-2 lse) as float32[batch * heads, padded_len]."""
     batch, num_heads, q_len, v_head_dim = out.shape
-    padded_len = -(-q_len // _ROW_BLOCK) * _ROW_BLOCK
+    padded_len = -(-q_len // _LARGEST_BLOCK) * _LARGEST_BLOCK
     out = out if out.stride(-1) == 1 else out.contiguous()
     delta = torch.empty(batch * num_heads, padded_len, dtype=torch.float32, device=out.device)
     lse_base_2 = torch.empty_like(delta)
@@ -398,7 +411,7 @@ def _rows(
         BLOCK=_ROW_BLOCK,
         HEAD_DIM=v_head_dim,
         PADDED_DIM=padded_dim(v_head_dim),
-        num_warps=8,
+        num_warps=4,
         enable_fp_fusion=True,
     )
     return delta, lse_base_2
@@ -415,16 +428,17 @@ def _dkdv(
 ) -> None:
     q, k, v, grad_out = inputs
     m, n, d, dv = launch.block_m, launch.block_n, padded_dim(q.shape[-1]), padded_dim(v.shape[-1])
+    tma = has_tma(q.device)
     backward_dkdv[(len(launch.items),)](
-        rows_of_heads(q, m, d),
-        rows_of_heads(k, n, d),
-        rows_of_heads(v, n, dv),
-        rows_of_heads(grad_out, m, dv),
-        rows_of_heads(grad_k, n, d),
-        rows_of_heads(grad_v, n, dv),
-        pieces_of_rows(lse, m),
-        pieces_of_rows(delta, m),
-        pieces_of_rows(launch.bounds, m),
+        *rows_of_heads(q, m, d, tma),
+        *rows_of_heads(k, n, d, tma),
+        *rows_of_heads(v, n, dv, tma),
+        *rows_of_heads(grad_out, m, dv, tma),
+        *rows_of_heads(grad_k, n, d, tma),
+        *rows_of_heads(grad_v, n, dv, tma),
+        piece_of_rows(lse, m, tma),
+        piece_of_rows(delta, m, tma),
+        piece_of_rows(launch.bounds, m, tma),
         launch.items,
         launch.offsets,
         launch.entries,
@@ -432,6 +446,8 @@ def _dkdv(
         launch.offsets.shape[1] - 1,
         k.shape[1],
         q.shape[1] // k.shape[1],
+        lse.shape[1],
+        launch.bounds.shape[1],
         softmax_scale * LOG2_E,
         softmax_scale,
         NUM_INTERVALS=launch.num_intervals,
@@ -443,6 +459,7 @@ def _dkdv(
         V_HEAD_DIM=dv,
         NUM_STAGES=launch.num_stages,
         PRECISION=precision_of(q.dtype),
+        TMA=tma,
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
         enable_fp_fusion=True,
@@ -459,12 +476,13 @@ def _dq(
 ) -> None:
     q, k, v, grad_out = inputs
     m, n, d, dv = launch.block_m, launch.block_n, padded_dim(q.shape[-1]), padded_dim(v.shape[-1])
+    tma = has_tma(q.device)
     backward_dq[(len(launch.items),)](
-        rows_of_heads(q, m, d),
-        rows_of_heads(k, n, d),
-        rows_of_heads(v, n, dv),
-        rows_of_heads(grad_out, m, dv),
-        rows_of_heads(grad_q, m, d),
+        *rows_of_heads(q, m, d, tma),
+        *rows_of_heads(k, n, d, tma),
+        *rows_of_heads(v, n, dv, tma),
+        *rows_of_heads(grad_out, m, dv, tma),
+        *rows_of_heads(grad_q, m, d, tma),
         lse,
         delta,
         launch.items,
@@ -489,6 +507,7 @@ def _dq(
         V_HEAD_DIM=dv,
         NUM_STAGES=launch.num_stages,
         PRECISION=precision_of(q.dtype),
+        TMA=tma,
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
         enable_fp_fusion=True,

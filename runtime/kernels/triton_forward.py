@@ -5,8 +5,7 @@ that those queries see, first the full runs (no mask code), then the runs masked
 then the blocks masked by a pattern of the dictionary, with the online softmax: running maximum
 and sum of each row in base 2, the accumulator rescaled when the maximum moves.
 
-K and V come through rank-4 tensor descriptors [batch, heads, tokens, head_dim]: a block past the
-end of a head reads zeros, never the next head.
+A block of keys past the end of a head reads zeros, never the next head.
 
 Source: Dao, FlashAttention-2 (arXiv 2307.08691), algorithm 1.
 """
@@ -20,11 +19,13 @@ from cmask.runtime.kernels.device import Launch
 from cmask.runtime.kernels.tensors import (
     aligned,
     aligned_empty,
+    has_tma,
     is_aligned,
     padded_dim,
     precision_of,
     rows_of_heads,
 )
+from cmask.runtime.kernels.triton_blocks import load_rows, store_rows
 from cmask.runtime.kernels.triton_masking import interval_bits, pattern_bits
 
 LOG2_E = 1.4426950408889634
@@ -36,11 +37,7 @@ def _attend(
     row_max,  # [BLOCK_M], in base 2
     row_sum,  # [BLOCK_M]
     q,  # [BLOCK_M, HEAD_DIM]
-    k_desc,
-    v_desc,
-    KEY_IS_READ,
-    batch,
-    kv_head,
+    keys_of_head,  # (K, k_layout, V, v_layout, KEY_IS_READ, batch, kv_head)
     block,
     visible,  # [BLOCK_M, BLOCK_N], read only if MASKED
     scale,
@@ -50,9 +47,11 @@ def _attend(
     HEAD_DIM: tl.constexpr,
     V_HEAD_DIM: tl.constexpr,
     PRECISION: tl.constexpr,
+    TMA: tl.constexpr,
 ):
     """One block of keys into the running softmax."""
-    k = k_desc.load([batch, kv_head, block * BLOCK_N, 0]).reshape(BLOCK_N, HEAD_DIM)
+    K, k_layout, V, v_layout, KEY_IS_READ, batch, kv_head = keys_of_head
+    k = load_rows(K, k_layout, batch, kv_head, block * BLOCK_N, BLOCK_N, HEAD_DIM, TMA)
     scores = tl.dot(q, k.T, input_precision=PRECISION)  # [BLOCK_M, BLOCK_N]
     if MASKED:
         scores = tl.where(visible, scores, float("-inf"))
@@ -64,7 +63,7 @@ def _attend(
     rescale = tl.math.exp2(row_max - pivot)
     row_sum = row_sum * rescale + tl.sum(weights, 1)
     accumulator = accumulator * rescale[:, None]
-    v = v_desc.load([batch, kv_head, block * BLOCK_N, 0]).reshape(BLOCK_N, V_HEAD_DIM)
+    v = load_rows(V, v_layout, batch, kv_head, block * BLOCK_N, BLOCK_N, V_HEAD_DIM, TMA)
     if MASKED and UNREAD_KEYS:  # 0 * NaN would be NaN
         keys = block * BLOCK_N + tl.arange(0, BLOCK_N)
         v = tl.where((tl.load(KEY_IS_READ + keys) != 0)[:, None], v, 0.0)
@@ -74,10 +73,14 @@ def _attend(
 
 @triton.jit(do_not_specialize=["num_blocks", "num_heads", "heads_per_kv_head", "q_len", "num_rows"])
 def attention_forward(
-    q_desc,
-    k_desc,
-    v_desc,
-    out_desc,
+    Q,  # descriptors, or pointers with layouts
+    q_layout,
+    K,
+    k_layout,
+    V,
+    v_layout,
+    OUT,
+    out_layout,
     LSE,  # float32[batch, num_heads, q_len]
     ITEMS,  # int32[items, 2]: (batch * num_heads + head, query block)
     OFFSETS,  # int32[3, num_blocks + 1]: where full, bounds and pattern entries of a block begin
@@ -100,6 +103,7 @@ def attention_forward(
     V_HEAD_DIM: tl.constexpr,
     NUM_STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
+    TMA: tl.constexpr,
 ):
     """Output and log-sum-exp of BLOCK_M queries of one head."""
     item = tl.program_id(0).to(tl.int64)
@@ -110,7 +114,8 @@ def attention_forward(
     kv_head = head // heads_per_kv_head
     rows = q_block * BLOCK_M + tl.arange(0, BLOCK_M)
 
-    q = q_desc.load([batch, head, q_block * BLOCK_M, 0]).reshape(BLOCK_M, HEAD_DIM)
+    keys_of_head = (K, k_layout, V, v_layout, KEY_IS_READ, batch, kv_head)
+    q = load_rows(Q, q_layout, batch, head, q_block * BLOCK_M, BLOCK_M, HEAD_DIM, TMA)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
     accumulator = tl.zeros([BLOCK_M, V_HEAD_DIM], tl.float32)
@@ -119,8 +124,8 @@ def attention_forward(
         first, stop = tl.load(ENTRIES + 2 * run), tl.load(ENTRIES + 2 * run + 1)
         for block in tl.range(first, stop, num_stages=NUM_STAGES):
             accumulator, row_max, row_sum = _attend(
-                accumulator, row_max, row_sum, q, k_desc, v_desc, KEY_IS_READ, batch, kv_head,
-                block, None, scale, False, UNREAD_KEYS, BLOCK_N, HEAD_DIM, V_HEAD_DIM, PRECISION,
+                accumulator, row_max, row_sum, q, keys_of_head, block, None, scale,
+                False, UNREAD_KEYS, BLOCK_N, HEAD_DIM, V_HEAD_DIM, PRECISION, TMA,
             )  # fmt: skip
     if NUM_INTERVALS > 0:
         offsets = OFFSETS + (num_blocks + 1) + q_block
@@ -130,9 +135,8 @@ def attention_forward(
                 keys = block * BLOCK_N + tl.arange(0, BLOCK_N)
                 visible = interval_bits(BOUNDS, rows, keys, num_rows, NUM_INTERVALS)
                 accumulator, row_max, row_sum = _attend(
-                    accumulator, row_max, row_sum, q, k_desc, v_desc, KEY_IS_READ, batch, kv_head,
-                    block, visible, scale, True, UNREAD_KEYS, BLOCK_N, HEAD_DIM, V_HEAD_DIM,
-                    PRECISION,
+                    accumulator, row_max, row_sum, q, keys_of_head, block, visible, scale,
+                    True, UNREAD_KEYS, BLOCK_N, HEAD_DIM, V_HEAD_DIM, PRECISION, TMA,
                 )  # fmt: skip
     if HAS_PATTERNS:
         offsets = OFFSETS + 2 * (num_blocks + 1) + q_block
@@ -140,8 +144,8 @@ def attention_forward(
             block, pattern = tl.load(ENTRIES + 2 * entry), tl.load(ENTRIES + 2 * entry + 1)
             visible = pattern_bits(PATTERNS, pattern, BLOCK_M, BLOCK_N)
             accumulator, row_max, row_sum = _attend(
-                accumulator, row_max, row_sum, q, k_desc, v_desc, KEY_IS_READ, batch, kv_head,
-                block, visible, scale, True, UNREAD_KEYS, BLOCK_N, HEAD_DIM, V_HEAD_DIM, PRECISION,
+                accumulator, row_max, row_sum, q, keys_of_head, block, visible, scale,
+                True, UNREAD_KEYS, BLOCK_N, HEAD_DIM, V_HEAD_DIM, PRECISION, TMA,
             )  # fmt: skip
 
     saw_nothing = row_sum == 0.0
@@ -149,8 +153,8 @@ def attention_forward(
     lse = (row_max + tl.math.log2(row_sum)) * 0.6931471805599453
     lse = tl.where(saw_nothing, float("-inf"), lse)
     tl.store(LSE + head_index.to(tl.int64) * q_len + rows, lse, mask=rows < q_len)
-    out = (accumulator / row_sum[:, None]).to(out_desc.dtype)
-    out_desc.store([batch, head, q_block * BLOCK_M, 0], out.reshape(1, 1, BLOCK_M, V_HEAD_DIM))
+    out = accumulator / row_sum[:, None]
+    store_rows(OUT, out_layout, batch, head, q_block * BLOCK_M, out, BLOCK_M, V_HEAD_DIM, TMA)
 
 
 def forward(
@@ -168,11 +172,12 @@ def forward(
     m, n, d, dv = launch.block_m, launch.block_n, padded_dim(head_dim), padded_dim(v.shape[-1])
     target = out if is_aligned(out) else aligned_empty(out)
     lse = torch.empty(batch, num_heads, q_len, dtype=torch.float32, device=q.device)
+    tma = has_tma(q.device)
     attention_forward[(len(launch.items),)](
-        rows_of_heads(aligned(q), m, d),
-        rows_of_heads(aligned(k), n, d),
-        rows_of_heads(aligned(v), n, dv),
-        rows_of_heads(target, m, dv),
+        *rows_of_heads(aligned(q), m, d, tma),
+        *rows_of_heads(aligned(k), n, d, tma),
+        *rows_of_heads(aligned(v), n, dv, tma),
+        *rows_of_heads(target, m, dv, tma),
         lse,
         launch.items,
         launch.offsets,
@@ -195,6 +200,7 @@ def forward(
         V_HEAD_DIM=dv,
         NUM_STAGES=launch.num_stages,
         PRECISION=precision_of(q.dtype),
+        TMA=tma,
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
         enable_fp_fusion=True,

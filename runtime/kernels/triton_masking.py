@@ -8,6 +8,8 @@ do not pass become -inf, true infinity, so that no score however small is mistak
 import triton
 import triton.language as tl
 
+from cmask.runtime.kernels.triton_blocks import load_piece
+
 
 @triton.jit
 def pattern_bits(PATTERNS, pattern, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
@@ -45,18 +47,29 @@ def interval_bits(BOUNDS, rows, keys, num_rows, NUM_INTERVALS: tl.constexpr):
 
 @triton.jit
 def interval_bits_across(
-    bounds_desc, keys, row_block, NUM_INTERVALS: tl.constexpr, BLOCK_M: tl.constexpr
+    BOUNDS,
+    num_rows,
+    keys,
+    row_block,
+    NUM_INTERVALS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    TMA: tl.constexpr,
 ):
     """bool[N, M]: the same with keys [N, 1] down and the rows of a block across.
 
-    The rows change with every block here: their bounds come with the block, by descriptor.
+    The rows change with every block here: their bounds come with the block.
     """
     row = row_block * BLOCK_M
-    start = bounds_desc.load([0, row]).reshape(1, BLOCK_M)
-    stop = bounds_desc.load([1, row]).reshape(1, BLOCK_M)
-    visible = (keys >= start) & (keys < stop)
+    visible = _in_interval(BOUNDS, num_rows, keys, row, 0, BLOCK_M, TMA)
     for i in tl.static_range(1, NUM_INTERVALS):
-        start = bounds_desc.load([2 * i, row]).reshape(1, BLOCK_M)
-        stop = bounds_desc.load([2 * i + 1, row]).reshape(1, BLOCK_M)
-        visible |= (keys >= start) & (keys < stop)
+        visible |= _in_interval(BOUNDS, num_rows, keys, row, i, BLOCK_M, TMA)
     return visible
+
+
+@triton.jit
+def _in_interval(
+    BOUNDS, num_rows, keys, row, i: tl.constexpr, BLOCK_M: tl.constexpr, TMA: tl.constexpr
+):
+    start = load_piece(BOUNDS, num_rows, 2 * i, row, BLOCK_M, TMA)
+    stop = load_piece(BOUNDS, num_rows, 2 * i + 1, row, BLOCK_M, TMA)
+    return (keys >= start[None, :]) & (keys < stop[None, :])

@@ -1,0 +1,65 @@
+"""Blocks in and out of memory: device functions that the portable kernels share.
+
+Where the hardware copies blocks (TMA, sm_90 and newer) a tensor is a descriptor; elsewhere it is
+a pointer and a layout, (batch stride, head stride, row stride, rows, columns), because Triton
+turns a descriptor into one 64-bit address an element there, which spills.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def load_rows(
+    X, layout, batch, head, row, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TMA: tl.constexpr
+):
+    """[ROWS, COLUMNS] of one head from `row` on; zeros past the end of the head."""
+    if TMA:
+        block = X.load([batch, head, row, 0]).reshape(ROWS, COLUMNS)
+    else:
+        pointers, inside = _addresses(X, layout, batch, head, row, ROWS, COLUMNS)
+        block = tl.load(pointers, mask=inside, other=0.0)
+    return block
+
+
+@triton.jit
+def store_rows(
+    X,
+    layout,
+    batch,
+    head,
+    row,
+    block,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    TMA: tl.constexpr,
+):
+    """The inverse of `load_rows`; what lies past the end of the head is dropped."""
+    if TMA:
+        X.store([batch, head, row, 0], block.to(X.dtype).reshape(1, 1, ROWS, COLUMNS))
+    else:
+        pointers, inside = _addresses(X, layout, batch, head, row, ROWS, COLUMNS)
+        tl.store(pointers, block.to(X.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def load_piece(X, row_length, row, column, LENGTH: tl.constexpr, TMA: tl.constexpr):
+    """[LENGTH] of one row of a matrix; LENGTH and `column` divide the row evenly."""
+    if TMA:
+        piece = X.load([row, column]).reshape(LENGTH)
+    else:
+        base = X + tl.cast(row, tl.int64) * row_length + column
+        piece = tl.load(base + tl.arange(0, LENGTH))
+    return piece
+
+
+@triton.jit
+def _addresses(X, layout, batch, head, row, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    rows = tl.arange(0, ROWS)[:, None]
+    columns = tl.arange(0, COLUMNS)[None, :]
+    # 16 bytes, which the launcher sees to; offsets within a block fit 32 bits
+    row_stride = tl.multiple_of(layout[2], 16 // (X.dtype.element_ty.primitive_bitwidth // 8))
+    base = X + batch.to(tl.int64) * layout[0] + head.to(tl.int64) * layout[1]
+    base += row.to(tl.int64) * row_stride
+    inside = (row + rows < layout[3]) & (columns < layout[4])
+    return base + rows * row_stride + columns, inside
