@@ -16,12 +16,14 @@ It follows DESIGN.md section 2 word by word.  Where that is silent, these senten
 - `pos` of a placed region is counted from the first key of its innermost group instance.  Every
   instance of a starred region starts again from P.
 - `start(r)`, `end(r)` and `len(r)` name a region of the same group, the first two one without a
-  star.  Without tokens both places are where its first token would be.
+  star.  Without tokens both places are where its first token would be.  A `[row]` entry stands
+  alone behind `at` or `from`, and a region that it places has no start or end.
 - `align end` in a group instance without keys puts the last query at -1, where it sees nothing.
 - A table's `[row]` entries are numbered by the query tokens of the regions that use it, in their
   order; `[level]` entries by the level's instances in the whole sequence.  An entry that places a
   region is shifted into the scope with it; one in `until` is a `pos` of the scope already.
 - `rows(f)` counts keys along the scope, whatever their placement.
+- A disc of a negative radius is empty.
 - In `window(axis, ..., edge=shift)` the axis that the window stays inside is the query's own.
 """
 
@@ -119,7 +121,7 @@ class _Pair:
                 return self.k.offset < self.number(count)
             case ir.Disc(axes=axes, radius=radius):
                 distances = (self.k.along(axis) - self.q.along(axis) for axis in axes)
-                return sum(d * d for d in distances) < self.number(radius) ** 2
+                return sum(d * d for d in distances) < max(self.number(radius), 0) ** 2
             case ir.Until(table=table):
                 return self.layout.pos(self.k, self.scope) < self.layout.entry(table, self.q)
             case ir.Rows(table=table):

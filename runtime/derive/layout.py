@@ -282,17 +282,19 @@ def value_in(
 
 def _place(layout: Layout, names: Mapping[str, Value]) -> None:
     """Fill in `pos` of each segment."""
-    done: set[int] = set()
+    done: dict[int, bool] = {}  # by segment; False while it is being placed
     for segment in layout.segments:
         _place_segment(segment, layout, names, done)
 
 
 def _place_segment(
-    segment: Segment, layout: Layout, names: Mapping[str, Value], done: set[int]
+    segment: Segment, layout: Layout, names: Mapping[str, Value], done: dict[int, bool]
 ) -> None:
     if id(segment) in done:
+        if not done[id(segment)]:
+            raise BindError(f"`{segment.region.name}` is placed by itself, in a circle")
         return
-    done.add(id(segment))
+    done[id(segment)] = False
     placement = segment.region.placement
     group, number = list(segment.groups.items())[-1]
     instance = layout.instances[group][number]
@@ -310,16 +312,18 @@ def _place_segment(
         else:
             start = _position(position, segment, instance, layout, names, done)
             segment.pos_start = instance.key_start + int(start)
+    done[id(segment)] = True
 
 
 def _last_key_pos(
-    segment: Segment, layout: Layout, names: Mapping[str, Value], done: set[int]
+    segment: Segment, layout: Layout, names: Mapping[str, Value], done: dict[int, bool]
 ) -> int:
     """`pos` of the last key token in the segment's innermost group instance."""
     group, number = list(segment.groups.items())[-1]
     for other in reversed(layout.segments):
         if other.groups.get(group) == number and other.k_start >= 0 and other.length:
             _place_segment(other, layout, names, done)
+            _check_one_place(other)
             return other.pos_start + other.pos_step * (other.length - 1)
     return layout.instances[group][number].key_start - 1
 
@@ -330,7 +334,7 @@ def _position(
     instance: Instance,
     layout: Layout,
     names: Mapping[str, Value],
-    done: set[int],
+    done: dict[int, bool],
 ) -> Number:
     """The value of a placement, relative to the segment's innermost group instance."""
     match expression:
@@ -353,13 +357,22 @@ def _position(
     return value
 
 
+def _check_one_place(segment: Segment) -> None:
+    """What another region is placed by must not lie token by token."""
+    if segment.pos_table is not None:
+        raise BindError(
+            f"`{segment.region.name}` lies where `{segment.pos_table}[row]` says, token by token: "
+            "it has no start or end to place another region by"
+        )
+
+
 def _place_value(
     what: str,
     region: str,
     instance: Instance,
     layout: Layout,
     names: Mapping[str, Value],
-    done: set[int],
+    done: dict[int, bool],
 ) -> int:
     segments = instance.segments.get(region, [])
     if what == "len":
@@ -368,6 +381,7 @@ def _place_value(
         raise BindError(f"`{what}({region})` needs one region `{region}` in the same group")
     target = segments[0]
     _place_segment(target, layout, names, done)
+    _check_one_place(target)
     start = target.pos_start - instance.key_start
     if what == "start":
         return start

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from cmask.compiler.semantics import dense, key_count, query_count
 from cmask.runtime.derive.bound import BoundMask, bind
 from cmask.runtime.derive.facts import facts_of
 from cmask.runtime.derive.sizes import BindError
+from support.compiled import bound as bound_text
 from support.descriptor_checks import (
     Bools,
     blocks_by_kind,
@@ -97,6 +100,38 @@ def test_rows_that_do_not_exist_are_refused(rows: tuple[int, int]) -> None:
 
     with pytest.raises(BindError, match="rows"):
         bind(close(causal()), {"text": 4}, rows)
+
+
+@pytest.mark.parametrize(
+    ("body", "sizes", "message"),
+    [
+        (
+            "table t[row] region a at t[row] region b at end(a) all sees all: causal",
+            {"a": 2, "b": 1, "t": [5, 7]},
+            "no start or end",
+        ),
+        (
+            "table t[row] region a at t[row] query region q align end q sees a: causal",
+            {"a": 2, "q": 1, "t": [5, 7]},
+            "no start or end",
+        ),
+        (
+            "query region q align end region b at end(q) all sees b: causal",
+            {"q": 2, "b": 1},
+            "in a circle",
+        ),
+        (
+            "table t[row] region a at t[row] + 1 a sees a: causal",
+            {"a": 2, "t": [5, 7]},
+            "larger expression",
+        ),
+    ],
+)
+def test_places_that_do_not_exist_are_refused(
+    body: str, sizes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BindError, match=message):
+        bound_text(body, **sizes)
 
 
 @composed

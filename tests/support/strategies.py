@@ -128,7 +128,7 @@ class _Drawing(LayoutDrawing):
                 return ir.ShiftedWindow(axis, Literal(left), Literal(right), Literal(stride))
             case "disc":
                 axes = self.draw(st.lists(st.sampled_from(sides.axes()), min_size=1, unique=True))
-                return ir.Disc(tuple(axes), Literal(self.pick((0, 1, 2, 3))))
+                return ir.Disc(tuple(axes), Literal(self.pick((-2, 0, 1, 2, 3))))
         return ir.All()
 
     def coordinate(self, sides: _Sides) -> ir.Coordinate:
