@@ -23,7 +23,7 @@ def check_command(
     as_json: Json = False,
 ) -> None:
     """Check a mask: its faults, or its facts."""
-    from cmask.cli.inputs import compile_free, read_options, read_source
+    from cmask.cli.inputs import read_options, read_source
     from cmask.cli.report import (
         console,
         diagnostic_as_json,
@@ -34,12 +34,13 @@ def check_command(
         print_pairs,
         working,
     )
+    from cmask.compiler.pipeline import compile_source
     from cmask.grammar.diagnostic import CmaskError
 
     source, options = read_source(file), read_options(seq, size, param)
     try:
         with working(f"checking {source.name}", quiet=as_json):
-            made = compile_free(source, options, is_free=not (seq or size or param))
+            made = compile_source(source, options)
     except CmaskError as error:
         _report(error, source, as_json=as_json)
         raise typer.Exit(MASK_IS_WRONG) from None
@@ -50,7 +51,7 @@ def check_command(
         return
     print_diagnostics(made.warnings, source)
     if made.facts is None:
-        console().print("no faults; facts need sizes: give --seq, --size or --param")
+        console().print(f"no faults; for facts, {made.unbound}")
     else:
         print_pairs(facts_in_words(made.facts))
 

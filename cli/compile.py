@@ -33,15 +33,15 @@ def compile_command(
     """Compile a mask to an artifact that the runtime loads."""
     import time
 
-    from cmask.cli.inputs import compile_free, or_exit, read_options, read_source
+    from cmask.cli.inputs import or_exit, read_options, read_source
     from cmask.cli.report import print_diagnostics, print_json, working
+    from cmask.compiler.pipeline import compile_source
 
     source = read_source(file)
     options = read_options(seq, size, param, symbolic=symbolic)
     started = time.perf_counter()
     with working(f"compiling {source.name}", quiet=as_json):
-        is_free = not (seq or size or param)
-        made = or_exit(source, lambda: compile_free(source, options, is_free=is_free))
+        made = or_exit(source, lambda: compile_source(source, options))
     seconds = time.perf_counter() - started
     target = output or Path(Path(file).name).with_suffix(".cmaskc")
     _write(target, made.artifact)
@@ -67,7 +67,9 @@ def _print(made: Compilation, target: Path, seconds: float) -> None:
     out = console()
     out.print(f"{target}  {len(made.artifact):,} bytes  in {seconds:.2f} s", style="bold")
     if made.facts is None:
-        out.print("sizes are bound at run time: plan = load(...).bind(NAME=...)")
+        out.print("bound at run time, by load(...).bind(NAME=...)")
+        if made.unbound:
+            out.print(made.unbound)
     else:
         print_pairs(facts_in_words(made.facts))
 

@@ -13,7 +13,6 @@ from cmask.cli.values import ValueFault, parse_assignment
 
 if TYPE_CHECKING:
     from cmask.compiler.options import CompileOptions
-    from cmask.compiler.pipeline import Compilation
     from cmask.grammar.source import Source
     from cmask.runtime.derive.bound import BoundMask
 
@@ -97,22 +96,6 @@ def or_exit(source: Source, stage: Callable[[], T]) -> T:
     except CmaskError as error:
         print_diagnostics(error.diagnostics, source)
         raise typer.Exit(MASK_IS_WRONG) from None
-
-
-def compile_free(source: Source, options: CompileOptions, *, is_free: bool) -> Compilation:
-    """The compilation of a file; where it lacks sizes and none were asked for, a symbolic one.
-
-    is_free: whether the command gave no length, size or parameter.
-    """
-    from cmask.compiler.pipeline import compile_source
-    from cmask.runtime.derive.sizes import BindError
-
-    try:
-        return compile_source(source, options)
-    except BindError:
-        if not is_free:
-            raise
-        return compile_source(source, options.model_copy(update={"symbolic": True}))
 
 
 def bind_file(source: Source, options: CompileOptions) -> BoundMask:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from cmask.compiler.faults import Faults
+from cmask.compiler.faults import Faults, with_article
 from cmask.grammar import syntax
 from cmask.grammar.source import Span
 
@@ -98,7 +98,7 @@ def declare(mask: syntax.Mask, faults: Faults) -> Declared:
     """Collect the declarations; names that clash are faults."""
     declared = Declared()
     collector = _Collector(declared, faults)
-    collector.params(mask.items)
+    collector.values(mask.items)
     collector.items(mask.items, ())
     if not declared.regions:
         faults.error(
@@ -115,6 +115,7 @@ def declare(mask: syntax.Mask, faults: Faults) -> Declared:
 class _Collector:
     declared: Declared
     faults: Faults
+    regions: set[str] = field(default_factory=set)  # all that are to come
 
     def items(self, items: Sequence[syntax.Item], path: tuple[syntax.Group, ...]) -> None:
         for item in items:
@@ -128,17 +129,22 @@ class _Collector:
                     self.name(item.name, "group")
                     self.level(item, path)
                     self.declared.groups[item.name.text] = (*path, item)
+                    before = len(self.declared.regions)
                     self.items(item.items, (*path, item))
+                    if len(self.declared.regions) == before:
+                        self.empty(item)
                 case syntax.Sizes() if path:
                     self.misplaced(item.span, "a sizes block")
                 case _:
                     pass
 
-    def params(self, items: Sequence[syntax.Item], *, inside: bool = False) -> None:
-        """Parameters first: a size in brackets is an axis unless it is one of them."""
+    def values(self, items: Sequence[syntax.Item], *, inside: bool = False) -> None:
+        """Names that have values first: one in brackets is an axis unless it is one of them."""
         for item in items:
             if isinstance(item, syntax.Group):
-                self.params(item.items, inside=True)
+                self.values(item.items, inside=True)
+            elif isinstance(item, syntax.Region):
+                self.regions.add(item.name.text)
             elif isinstance(item, syntax.Param):
                 self.name(item.name, "parameter")
                 self.declared.params[item.name.text] = item
@@ -148,6 +154,15 @@ class _Collector:
     def misplaced(self, span: Span, what: str) -> None:
         self.faults.error(
             "misplaced", f"{what} stands inside a group", span, "here", "move it out of the group"
+        )
+
+    def empty(self, group: syntax.Group) -> None:
+        self.faults.error(
+            "empty-group",
+            f"the group `{group.name.text}` has no region",
+            group.name.span,
+            "holds no token",
+            "add a region, or remove the group",
         )
 
     def region(self, node: syntax.Region, path: tuple[syntax.Group, ...]) -> None:
@@ -162,8 +177,11 @@ class _Collector:
     def axes(self, node: syntax.Region) -> tuple[str | None, ...]:
         """The axes of a grid; none for a region of one fixed size."""
         names: list[str | None] = []
+        values = {"seq", *self.declared.params}
+        if len(node.axes) == 1:
+            values |= self.regions
         for axis in node.axes:
-            if isinstance(axis, syntax.Reference) and axis.name not in self.declared.params:
+            if isinstance(axis, syntax.Reference) and axis.name not in values:
                 if axis.name in names:
                     self.duplicate(syntax.Name(axis.name, axis.span), "an axis of this grid")
                 self.name(syntax.Name(axis.name, axis.span), "axis")
@@ -194,12 +212,11 @@ class _Collector:
                 "taken-name",
                 f"`{name.text}` has a meaning of its own",
                 name.span,
-                f"names a {kind}",
+                f"names {with_article(kind)}",
                 f"choose another name, such as `{name.text}_`",
             )
         elif name.text in kinds and not (kind == kinds[name.text] and kind in ("axis", "level")):
-            kind = kinds[name.text]
-            self.duplicate(name, f"{'an' if kind == 'axis' else 'a'} {kind}")
+            self.duplicate(name, with_article(kinds[name.text]))
         else:
             kinds[name.text] = kind
 

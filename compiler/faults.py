@@ -51,6 +51,15 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
+def with_article(noun: str) -> str:
+    """A noun with its article.
+
+    >>> with_article("axis"), with_article("level")
+    ('an axis', 'a level')
+    """
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Advice for a name that does not exist."""
     names = sorted(set(known))

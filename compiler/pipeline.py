@@ -19,18 +19,23 @@ from cmask.runtime.artifact import store, write_artifact
 from cmask.runtime.closed_form import ClosedForm
 from cmask.runtime.derive.bound import BoundMask, bind
 from cmask.runtime.derive.facts import Facts, facts_of
-from cmask.runtime.derive.sizes import bind_names
+from cmask.runtime.derive.sizes import UnboundError, bind_names
 from cmask.runtime.schema import Body
 
 
 @dataclass(frozen=True, eq=False)
 class Compilation:
-    """What each stage made; `bound`, `facts` are None for a symbolic artifact."""
+    """What each stage made.
+
+    bound, facts   None where something was left without a value
+    unbound        says what that is, and how to bind it; empty if it was asked for
+    """
 
     mask: ResolvedMask
     closed_form: ClosedForm
     bound: BoundMask | None
     facts: Facts | None
+    unbound: str
     artifact: bytes
     warnings: tuple[Diagnostic, ...]
 
@@ -38,36 +43,41 @@ class Compilation:
 def compile_source(source: Source, options: CompileOptions | None = None) -> Compilation:
     """Compile a mask.
 
+    What has no value stays symbolic: the artifact then has neither facts nor block lists, and
+    the runtime binds the rest.
+
     Raises `CmaskError` with every fault of the text, `BindError` when sizes do not fit.
     """
     options = options or CompileOptions()
     tree = parse(source)
     mask, warnings = resolve_with_warnings(tree, source)
     form = close(mask)
-    bound = None if options.symbolic else bind_form(form, options)
+    names = {} if options.symbolic else bind_names(form, seq=options.seq, given=options.sizes)
+    bound, unbound = None, ""
+    if not options.symbolic:
+        try:
+            bound = bind(form, names)
+        except UnboundError as error:
+            unbound = str(error)
     facts = None if bound is None else facts_of(bound)
     shapes = options.block_shapes or (common_block_shape(),)
     body = Body(
         source=source.text,
         source_sha256=hashlib.sha256(source.text.encode()).digest(),
         closed_form=form,
-        names={} if bound is None else dict(bound.names),
+        names=names,
         facts=facts,
         descriptors=tuple(store(bound.descriptor(m, n)) for m, n in shapes if bound is not None),
         configs=shipped_configs(options.targets),
         goldens=make_goldens(mask, form),
-        given=() if bound is None else tuple(sorted(options.sizes)),
+        given=() if options.symbolic else tuple(sorted(options.sizes)),
     )
     warnings = (*warnings, *findings_of(facts))
-    return Compilation(mask, form, bound, facts, write_artifact(body), warnings)
-
-
-def bind_form(form: ClosedForm, options: CompileOptions) -> BoundMask:
-    """The mask at the sizes that the options give."""
-    return bind(form, bind_names(form, seq=options.seq, given=options.sizes))
+    return Compilation(mask, form, bound, facts, unbound, write_artifact(body), warnings)
 
 
 def bind_source(source: Source, options: CompileOptions) -> BoundMask:
     """Text -> the mask at its sizes, for those who need no artifact."""
     mask, _ = resolve_with_warnings(parse(source), source)
-    return bind_form(close(mask), options)
+    form = close(mask)
+    return bind(form, bind_names(form, seq=options.seq, given=options.sizes))

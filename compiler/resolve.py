@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, is_dataclass
 
 from cmask.compiler import ir
 from cmask.compiler.declared import Declared, DeclaredRegion, declare
-from cmask.compiler.faults import Faults, did_you_mean
+from cmask.compiler.faults import Faults, did_you_mean, with_article
 from cmask.compiler.resolve_layout import regions_of, resolve_layout
 from cmask.compiler.resolve_patterns import Patterns
 from cmask.compiler.resolve_sizes import resolve_sizes
@@ -93,7 +93,19 @@ class _Resolver:
         for name in names:
             if name.text == "all":
                 other = "key" if side == "query" else "query"
-                named |= {r.name for r in self.declared.within(scope) if r.node.side != other}
+                every = {r.name for r in self.declared.within(scope) if r.node.side != other}
+                if not every:
+                    self.faults.error(
+                        "empty-all",
+                        f"no region {f'of `{scope}`' if scope else 'of this mask'} has "
+                        f"{'queries' if side == 'query' else 'keys'}",
+                        name.span,
+                        "stands for no region",
+                        "declare one without `query` or `key`, or move the rule out of the group"
+                        if scope
+                        else "declare one without `query` or `key`",
+                    )
+                named |= every
             elif self.can_stand(name, scope, side):
                 named.add(name.text)
         yield from (r for r in self.declared.regions.values() if r.name in named)
@@ -102,7 +114,17 @@ class _Resolver:
         """Whether a rule may name this region on this side; if not, it is reported."""
         region = self.declared.regions.get(name.text)
         inside = {r.name for r in self.declared.within(scope)}
-        if region is None:
+        kind = self.declared.kinds.get(name.text)
+        if region is None and kind is not None:
+            members = {r.name for r in self.declared.within(name.text)} if kind == "group" else ()
+            self.faults.error(
+                "not-a-region",
+                f"`{name.text}` is {with_article(kind)}, not a region",
+                name.span,
+                "a rule relates regions",
+                did_you_mean(name.text, inside.intersection(members) or inside),
+            )
+        elif region is None:
             self.faults.error(
                 "unknown-region",
                 f"there is no region `{name.text}`",

@@ -51,7 +51,7 @@ class Coordinates:
     def divided(
         self, base: syntax.Reference, name: str, operator: str, by: syntax.Expression
     ) -> ir.Coordinate | None:
-        number = self.values.value(by)
+        number = self.values.number(by)
         if isinstance(number, Literal) and not 1 <= number.value < math.inf:
             self.faults.error(
                 "bad-divisor",

@@ -93,18 +93,21 @@ class Patterns:
             return None
         return makers[name](node)
 
-    def usage(self, node: syntax.Application, message: str) -> None:
-        self.faults.error(
-            "bad-argument", message, node.span, "here", f"write {USAGE[node.name.text]}"
-        )
+    def usage(self, node: syntax.Application, message: str, usage: str = "") -> None:
+        usage = usage or USAGE[node.name.text]
+        self.faults.error("bad-argument", message, node.span, "here", f"write {usage}")
 
     def plain(self, node: syntax.Application, *counts: int) -> Sequence[syntax.Expression] | None:
         """The arguments, if their number fits and none has a keyword."""
         plain = [a for a in node.arguments if not isinstance(a, syntax.Keyword)]
         if len(plain) in counts and len(plain) == len(node.arguments):
             return plain
+        name, number = node.name.text, len(node.arguments)
         wanted = f"{counts[0]} or more" if counts[1:] else counted(counts[0], "argument")
-        self.usage(node, f"`{node.name.text}` takes {wanted}, not {len(node.arguments)}")
+        if len(plain) < number:
+            self.usage(node, f"`{name}` takes no keywords")
+        else:
+            self.usage(node, f"`{name}` takes {wanted}, not {number}")
         return None
 
     def causal(self, node: syntax.Application) -> ir.Pattern | None:
@@ -129,7 +132,7 @@ class Patterns:
         arguments = self.plain(node, 1)
         if arguments is None:
             return None
-        count = self.values.value(arguments[0])
+        count = self.values.number(arguments[0])
         if isinstance(count, Literal) and count.value < 1:
             self.faults.error(
                 "empty-first",
@@ -149,10 +152,19 @@ class Patterns:
             return None
         given = tuple(c.name for c in names if c is not None)
         found = given or self.common_axes(node)
-        if not set(found) <= self.declared.axes:
-            self.usage(node, "`disc` measures along axes")
+        if not set(found) <= self.declared.axes or len(set(found)) < len(found):
+            self.usage(node, "`disc` measures along axes, each named once")
             return None
-        return ir.Disc(found, self.values.value(radius)) if found else None
+        length = self.values.number(radius)
+        if isinstance(length, Literal) and length.value <= 0:
+            self.faults.error(
+                "empty-disc",
+                f"a disc of radius {length.value} holds no key",
+                radius.span,
+                "the border is not part of it",
+                "write at least `1`, the query itself alone",
+            )
+        return ir.Disc(found, length) if found else None
 
     def common_axes(self, node: syntax.Application) -> tuple[str, ...]:
         regions = [*self.queries, *self.keys]
@@ -175,7 +187,9 @@ class Patterns:
         if arguments is None:
             return None
         if not isinstance(arguments[0], syntax.Entry):
-            self.usage(node, "`until` takes an entry of a table")
+            table = self.declared.tables.get(getattr(arguments[0], "name", ""))
+            usage = f"`until({table.name.text}[{table.index.text}])`" if table else ""
+            self.usage(node, "`until` takes an entry of a table", usage)
             return None
         entry = table_entry(arguments[0], self.queries, self.declared, self.faults)
         return None if entry is None else ir.Until(entry.table)

@@ -86,7 +86,8 @@ def _sorted(
     while waiting:
         ready = [n for n, e in waiting.items() if not (names_in(e) & waiting.keys())]
         if not ready:
-            name = min(waiting, key=lambda n: nodes[n].span.start)
+            circle = (n for n in waiting if n in _reached(n, waiting))
+            name = min(circle, key=lambda n: nodes[n].span.start)
             faults.error(
                 "size-cycle",
                 f"the size `{name}` depends on itself",
@@ -98,3 +99,13 @@ def _sorted(
         for name in ready:
             done[name] = waiting.pop(name)
     return tuple(done.items())
+
+
+def _reached(name: str, found: dict[str, Expr]) -> set[str]:
+    """The sizes that a size depends on."""
+    reached, pending = set[str](), [name]
+    while pending:
+        needed = names_in(found[pending.pop()]) & found.keys()
+        pending += needed - reached
+        reached |= needed
+    return reached

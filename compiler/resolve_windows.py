@@ -28,17 +28,25 @@ class Windows:
         if len(plain) not in (2, 3) or not set(keywords) <= {"edge", "stride"}:
             self.misused_window(node, plain)
             return None
+        if len(plain) == 2 and plain[0] in (syntax.Reference("pos"), syntax.Reference("offset")):
+            name, one = self.rule.source_of(plain[0]), self.rule.source_of(plain[1])
+            help = f"write `window({name}, {one}, 0)`, or give the distance to the other side"
+            self.misused(node, "a window along a coordinate takes left and right", help)
+            return None
+        if len(plain) + len(keywords) < len(node.arguments):
+            self.misused(node, "`window` takes each keyword once")
+            return None
         if len(plain) == 2:
             self.rule.need_positions(node)
             coordinate: ir.Coordinate | None = ir.Coordinate("pos")
         else:
             coordinate = self.rule.coordinate(plain[0])
-        left, right = (self.rule.values.value(a) for a in plain[-2:])
+        left, right = (self.rule.values.number(a) for a in plain[-2:])
         self.not_empty(node, left, right)
         if coordinate is None:
             return None
         if keywords:
-            return self.shifted(node, coordinate, left, right, keywords)
+            return self.shifted(node, plain[0], coordinate, left, right, keywords)
         return ir.Window(coordinate, left, right)
 
     def misused_window(self, node: syntax.Application, plain: Sequence[syntax.Expression]) -> None:

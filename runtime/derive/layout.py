@@ -11,7 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cmask.runtime.closed_form import ClosedForm, Group, Item, Region
-from cmask.runtime.derive.sizes import BindError, at_instance, depth_of, sizes_that_count, walk
+from cmask.runtime.derive.sizes import (
+    BindError,
+    UnboundError,
+    at_instance,
+    depth_of,
+    sizes_that_count,
+    walk,
+)
 from cmask.runtime.expressions import (
     Call,
     Entry,
@@ -133,7 +140,7 @@ class _Walker:
         missing += [name for name, _ in self.form.params if name not in self.names]
         if missing:
             example = ", ".join(f"{name}={_example(name, self.form)}" for name in missing)
-            raise BindError(
+            raise UnboundError(
                 f"mask `{self.form.name}` needs {', '.join(f'`{n}`' for n in missing)}: "
                 f"bind({example}), or seq=... if its sizes follow from the length"
             )
@@ -231,7 +238,9 @@ class _Walker:
             return next(iter(found.values()))
         if isinstance(item, Region):
             return 1
-        raise BindError(f"the number of instances of `{item.name}` is unknown: bind({item.name}=2)")
+        raise UnboundError(
+            f"the number of instances of `{item.name}` is unknown: bind({item.name}=2)"
+        )
 
 
 def _needed_sizes(form: ClosedForm) -> list[str]:
@@ -265,7 +274,7 @@ def value_in(
             return value
         case Ref(name=name):
             if name not in names:
-                raise BindError(f"`{name}` has no value: bind({name}=...)")
+                raise UnboundError(f"`{name}` has no value: bind({name}=...)")
             try:
                 depth = stars.get(name, len(indices))
                 return at_instance(names[name], indices[:depth], depth)
@@ -390,7 +399,7 @@ def _place_value(
 
 def _entry(table: str, index: int, names: Mapping[str, Value]) -> int:
     if table not in names:
-        raise BindError(f"table `{table}` has no value: bind({table}=[...])")
+        raise UnboundError(f"table `{table}` has no value: bind({table}=[...])")
     values = names[table]
     if isinstance(values, (int, float)) or index >= len(values):
         raise BindError(f"table `{table}` needs an entry {index}, it has {values}")

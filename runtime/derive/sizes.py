@@ -16,6 +16,10 @@ class BindError(ValueError):
     """Sizes, parameters or tables do not make a mask; the message says which and what to give."""
 
 
+class UnboundError(BindError):
+    """A size, parameter or table has no value yet: the mask is right and can be bound later."""
+
+
 def bind_names(
     form: ClosedForm, *, seq: int | None = None, given: Mapping[str, object] | None = None
 ) -> dict[str, Value]:

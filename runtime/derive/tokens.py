@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cmask.runtime.closed_form import Table
 from cmask.runtime.derive.layout import Layout, Segment
-from cmask.runtime.derive.sizes import BindError
+from cmask.runtime.derive.sizes import BindError, UnboundError
 from cmask.runtime.expressions import Value
 
 Array = NDArray[np.integer[Any]]  # int64 unless said
@@ -148,7 +148,7 @@ class Tokens:
 
     def _table(self, table: str, dimensions: int) -> Array:
         if table not in self.names:
-            raise BindError(f"table `{table}` has no value: bind({table}=[...])")
+            raise UnboundError(f"table `{table}` has no value: bind({table}=[...])")
         values = np.asarray(self.names[table], dtype=np.int64)
         if values.size == 0:
             values = values.reshape((1, 0) if dimensions == 2 else (0,))

@@ -91,6 +91,17 @@ def test_a_mask_without_sizes_compiles_symbolically(here: Path) -> None:
     assert load(here / "bare.cmaskc").bind(text=7).q_len == 7
 
 
+def test_what_has_no_value_stays_to_be_bound_beside_what_has(here: Path) -> None:
+    text = "mask m { table cut[row] region a region b a sees a, b: until(cut[row]) b sees b: all }"
+    (here / "part.cmask").write_text(text)
+    done = run_cmask("compile", "part.cmask", "--size", "a=2", "--size", "b=1")
+    assert done.code == 0
+    assert "table `cut` has no value" in done.out
+    mask = load(here / "part.cmaskc")
+    assert mask.facts is None
+    assert mask.bind(cut=[1, 3]).bound.visible([0, 1, 2], [0, 1, 2]).sum(1).tolist() == [1, 3, 1]
+
+
 def test_missing_sizes_are_named_with_what_to_give(here: Path) -> None:
     (here / "bare.cmask").write_text(WITHOUT_SIZES)
     done = run_cmask("show", "bare.cmask")
