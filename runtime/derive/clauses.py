@@ -21,6 +21,7 @@ from cmask.runtime.expressions import Expr, ExpressionError, Number, Value, eval
 
 Bools = NDArray[np.bool_]
 FAR = 2**40  # beyond every coordinate: an open end
+MAX_INSTANCES = 32  # of a key region, that a clause is split into
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,18 +59,37 @@ class BoundClause:
 def bind_clauses(clauses: Sequence[Clause], tokens: Tokens) -> list[BoundClause]:
     """Every clause over the tokens of a layout.
 
-    A clause that names several key regions is split by region where a test's coordinate is not
-    ascending over all of them but may be within each.
+    Where a test's coordinate is not ascending over all keys of a clause, but is within each
+    region, or within each of a few region instances, the clause is split so that its parts are
+    row intervals.
     """
     bound: list[BoundClause] = []
     for clause in clauses:
         whole = _bind_clause(clause, tokens)
         if len(clause.keys) > 1 and not all(map(is_interval, whole)):
             parts = [replace(clause, keys=(key,)) for key in clause.keys]
-            bound += [b for part in parts for b in _bind_clause(part, tokens)]
-        else:
-            bound += whole
+            whole = [b for part in parts for b in _bind_clause(part, tokens)]
+        bound += [part for b in whole for part in _by_instance(b, tokens)]
     return [b for b in bound if (b.query_scope >= 0).any() and (b.key_scope >= 0).any()]
+
+
+def _by_instance(clause: BoundClause, tokens: Tokens) -> list[BoundClause]:
+    """The clause for each instance of its key region, if they are few and that makes intervals.
+
+    `base sees draft: self` with a handful of drafts is such a clause: offsets begin again in
+    each draft.
+    """
+    if is_interval(clause):
+        return [clause]
+    segment = tokens.segment("k")
+    instances = np.unique(segment[clause.key_scope >= 0])
+    if not 1 < len(instances) <= MAX_INSTANCES:
+        return [clause]
+    parts = [
+        replace(clause, key_scope=np.where(segment == i, clause.key_scope, np.int32(-1)))
+        for i in instances
+    ]
+    return parts if all(map(is_interval, parts)) else [clause]
 
 
 def is_interval(clause: BoundClause) -> bool:
