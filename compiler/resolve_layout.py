@@ -51,9 +51,9 @@ class _Resolver:
     def region(self, declared: DeclaredRegion) -> Region:
         node = declared.node
         values = self.values({"seq", *self.declared.params, *self.declared.sizes})
-        size = values.value(node.axes[0]) if declared.has_fixed_size else None
+        size = values.size(node.axes[0]) if declared.has_fixed_size else None
         axes = tuple(
-            Axis(name) if name is not None else Axis(None, values.value(expression))
+            Axis(name) if name is not None else Axis(None, values.size(expression))
             for name, expression in zip(declared.axes, node.axes, strict=False)
         )
         region = Region(node.name.text, node.side, declared.level, axes, size)
@@ -75,7 +75,7 @@ class _Resolver:
         match clause.word:
             case "at" | "from":
                 names = {*self.declared.params, *self.declared.sizes}
-                position = self.values(names, declared).value(clause.value)
+                position = self.position(clause.value, self.values(names, declared))
                 return replace(region, placement=Placement(clause.word, position))
             case "align":
                 return self.align(region, clause)
@@ -83,6 +83,18 @@ class _Resolver:
                 return self.order(region, clause)
         self.faults.not_yet(f"`{clause.word}`", clause.span)
         return region
+
+    def position(self, node: syntax.Expression, values: Values) -> Expr:
+        position = values.number(node)
+        if isinstance(position, Literal) and math.isinf(position.value):
+            self.faults.error(
+                "infinite-place",
+                "no token stands at infinity",
+                node.span,
+                "not a `pos`",
+                "write a whole number",
+            )
+        return position
 
     def align(self, region: Region, clause: syntax.Clause) -> Region:
         match clause.value:
@@ -136,7 +148,7 @@ class _Resolver:
         clause: syntax.Clause,
     ) -> Region:
         """`tile(8, 16)` with a size per axis, or `mod(n)`."""
-        values = tuple(map(self.values(set(self.declared.params)).value, sizes))
+        values = tuple(map(self.values(set(self.declared.params)).number, sizes))
         example = f"write `order {kind}({', '.join(['8', '16', *['16'] * needed][:needed])})`"
         if len(sizes) != needed:
             message = (
@@ -150,7 +162,7 @@ class _Resolver:
 
     def check_placements(self, layout: Sequence[Item]) -> None:
         """Regions placed by each other in a circle have no place."""
-        places = {r.name: set(_places(r)) for r in regions_of(layout)}
+        places = {r.name: set(self.places(r)) for r in regions_of(layout)}
         reported = set[str]()
         for name, needs in places.items():
             reached, pending = set[str](), list(needs)
@@ -162,7 +174,7 @@ class _Resolver:
             if name in reached - reported:
                 reported |= reached
                 node = self.declared.regions[name].node
-                clause = next(c for c in node.clauses if c.word in ("at", "from"))
+                clause = next(c for c in node.clauses if c.word in ("at", "from", "align"))
                 self.faults.error(
                     "circular-placement",
                     f"where `{name}` stands depends on itself",
@@ -171,12 +183,15 @@ class _Resolver:
                     "place one of the regions by a number or by `len(...)`",
                 )
 
-
-def _places(region: Region) -> Iterator[str]:
-    """The regions whose start or end places this one."""
-    for part in _parts(region):
-        if isinstance(part, Place) and part.what != "len":
-            yield part.region
+    def places(self, region: Region) -> Iterator[str]:
+        """The regions whose start or end places this one."""
+        if region.placement is not None and region.placement.kind == "align_end":
+            path = self.declared.regions[region.name].path
+            around = (r for r in self.declared.regions.values() if r.path[: len(path)] == path)
+            yield from [r.name for r in around if r.node.side != "query"][-1:]
+        for part in _parts(region):
+            if isinstance(part, Place) and part.what != "len":
+                yield part.region
 
 
 def _parts(region: Region) -> Iterator[Expr]:

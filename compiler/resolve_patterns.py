@@ -9,7 +9,8 @@ from cmask.compiler import ir
 from cmask.compiler.declared import Declared, DeclaredRegion
 from cmask.compiler.faults import Faults, counted, did_you_mean
 from cmask.compiler.resolve_coordinates import Coordinates
-from cmask.compiler.resolve_values import Values, table_entry
+from cmask.compiler.resolve_tables import table_entry
+from cmask.compiler.resolve_values import Values
 from cmask.compiler.resolve_windows import WINDOW, Windows
 from cmask.grammar import syntax
 from cmask.runtime.expressions import Literal

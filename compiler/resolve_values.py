@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from cmask.compiler.declared import Declared, DeclaredRegion
 from cmask.compiler.faults import Faults, did_you_mean
+from cmask.compiler.resolve_tables import table_entry
 from cmask.grammar import syntax
-from cmask.runtime.expressions import ZERO, Call, Entry, Expr, Literal, Number, Place, Ref
+from cmask.runtime.expressions import ZERO, Call, Expr, Literal, Number, Place, Ref
 
 _FUNCTIONS = {
     "min": "min(a, b)",
@@ -62,11 +63,54 @@ class Values:
                 )
                 return _NOTHING
 
+    def number(self, node: syntax.Expression | syntax.Keyword) -> Expr:
+        """The expression, where a list can have no meaning."""
+        value = self.value(node)
+        if is_list(value):
+            self.faults.error(
+                "list-for-number",
+                "a list stands where one number is needed",
+                node.span,
+                "a list",
+                "write a number, or `sum(...)`, `max(...)`, `len(...)` of the list",
+            )
+            return _NOTHING
+        return value
+
+    def size(self, node: syntax.Expression) -> Expr:
+        """The expression, for the size of a region or an axis."""
+        value = self.value(node)
+        if isinstance(value, Literal) and not 0 <= value.value < math.inf:
+            self.faults.error(
+                "bad-size",
+                f"{value.value} is no number of tokens",
+                node.span,
+                "not a size",
+                "sizes are whole numbers of at least 0",
+            )
+        return value
+
     def reference(self, node: syntax.Reference, name: str) -> Expr:
         if name in self.names:
             return Ref(name)
         kind = self.declared.kinds.get(name)
-        if kind is None:
+        if name in ("pos", "offset", "row"):
+            self.faults.error(
+                "no-value",
+                f"`{name}` differs from token to token",
+                node.span,
+                "has no one value",
+                "write a number, a parameter or a size",
+            )
+        elif name == "seq":
+            self.faults.error(
+                "no-value",
+                "`seq` has a value only in `sizes` and in the brackets of a region",
+                node.span,
+                "unknown here",
+                "declare a parameter or a size, and use that",
+            )
+        elif kind is None:
             self.faults.error(
                 "unknown-name",
                 f"`{name}` has no value",
@@ -152,6 +196,14 @@ class Values:
                 f"has no {what}",
                 f"write `query region {region.name} align end`, or `align start`",
             )
+        elif what != "len" and _is_scattered(region):
+            self.faults.error(
+                "scattered-place",
+                f"a table places each token of `{region.name}`",
+                argument.span,
+                f"has no one {what}",
+                "place it by another region, or by a number",
+            )
         elif what != "len" and region.node.starred:
             self.faults.error(
                 "starred-place",
@@ -174,6 +226,14 @@ class Values:
         entry = table_entry(node, (self.around,), self.declared, self.faults)
         if entry is None:
             return _NOTHING
+        if entry.index == "row" and not any(c.value is node for c in self.around.node.clauses):
+            self.faults.error(
+                "row-in-expression",
+                "an entry per query can only stand alone",
+                node.span,
+                "in a larger expression",
+                f"write `at {entry.table}[row]`, and put the rest into the table",
+            )
         if entry.index == "row" and self.around.node.side == "key":
             self.faults.error(
                 "row-placement",
@@ -185,44 +245,23 @@ class Values:
         return entry
 
 
-def table_entry(
-    node: syntax.Entry, regions: Collection[DeclaredRegion], declared: Declared, faults: Faults
-) -> Entry | None:
-    """`table[index]` as the regions' tokens see it; None if it is reported."""
-    table = declared.tables.get(node.table.text)
-    if table is None:
-        faults.error(
-            "unknown-table",
-            f"there is no table `{node.table.text}`",
-            node.table.span,
-            "not declared",
-            did_you_mean(node.table.text, declared.tables)
-            or f"declare it: `table {node.table.text}[{node.index.text}]`",
-        )
-        return None
-    if table.index.text not in ("row", *declared.levels):
-        return None  # reported where it is declared
-    if table.index.text != node.index.text:
-        faults.error(
-            "wrong-index",
-            f"`{table.name.text}` is indexed by `{table.index.text}`",
-            node.index.span,
-            f"not by `{node.index.text}`",
-            f"write `{table.name.text}[{table.index.text}]`",
-        )
-        return None
-    index = node.index.text
-    lacking = [r for r in regions if index != "row" and index not in r.levels(None)]
-    if lacking:
-        faults.error(
-            "missing-coordinate",
-            f"`{lacking[0].name}` has no level `{index}`",
-            node.index.span,
-            "no such level",
-            did_you_mean(index, lacking[0].levels(None)),
-        )
-        return None
-    return Entry(table.name.text, index)
+def _is_scattered(region: DeclaredRegion) -> bool:
+    """Whether a table with an entry per row places its tokens."""
+    return any(
+        isinstance(clause.value, syntax.Entry) and clause.value.index.text == "row"
+        for clause in region.node.clauses
+    )
+
+
+def is_list(expression: Expr) -> bool:
+    """Whether an expression is a list whatever its names are bound to."""
+    match expression:
+        case Call(function="list"):
+            return True
+        case Call(function="+" | "*", arguments=arguments):
+            return any(is_list(a) for a in arguments)
+        case _:
+            return False
 
 
 def fold(expression: Call) -> Expr:

@@ -25,13 +25,9 @@ class Windows:
         """The window; None if it is reported."""
         plain = [a for a in node.arguments if not isinstance(a, syntax.Keyword)]
         keywords = {a.name.text: a for a in node.arguments if isinstance(a, syntax.Keyword)}
-        if len(plain) not in (2, 3) or not set(keywords) <= {"edge", "stride"}:
+        half = len(plain) == 2 and plain[0] in (syntax.Reference("pos"), syntax.Reference("offset"))
+        if half or len(plain) not in (2, 3) or not set(keywords) <= {"edge", "stride"}:
             self.misused_window(node, plain)
-            return None
-        if len(plain) == 2 and plain[0] in (syntax.Reference("pos"), syntax.Reference("offset")):
-            name, one = self.rule.source_of(plain[0]), self.rule.source_of(plain[1])
-            help = f"write `window({name}, {one}, 0)`, or give the distance to the other side"
-            self.misused(node, "a window along a coordinate takes left and right", help)
             return None
         if len(plain) + len(keywords) < len(node.arguments):
             self.misused(node, "`window` takes each keyword once")
@@ -46,7 +42,7 @@ class Windows:
         if coordinate is None:
             return None
         if keywords:
-            return self.shifted(node, plain[0], coordinate, left, right, keywords)
+            return self.shifted(node, coordinate, left, right, keywords)
         return ir.Window(coordinate, left, right)
 
     def misused_window(self, node: syntax.Application, plain: Sequence[syntax.Expression]) -> None:
@@ -55,6 +51,9 @@ class Windows:
             case [syntax.Number(value=int(count))] if count > 0:
                 help = f"write `window({count - 1}, 0)` for the {count} keys up to the query's own"
                 self.misused(node, "`window` takes left and right, not 1 argument", help)
+            case [syntax.Reference(name="pos" | "offset" as name), _]:
+                help = f"write `window({name}, left, right)`, such as `window({name}, 15, 0)`"
+                self.misused(node, f"a window along `{name}` takes left and right", help)
             case _ if len(plain) in (2, 3):
                 self.misused(node, "`window` takes no keywords but `edge` and `stride`")
             case _:
@@ -106,7 +105,7 @@ class Windows:
             self.rule.faults.error(
                 "shift-needs-axis",
                 "only a window along an axis of a grid can be moved at the edge",
-                node.arguments[0].span,
+                next(a.span for a in node.arguments if a not in keywords.values()),
                 "not an axis",
                 did_you_mean(coordinate.name, self.rule.declared.axes)
                 or "give the region axes: `region image[h, w]`",
@@ -124,7 +123,7 @@ class Windows:
         return ir.ShiftedWindow(coordinate.name, left, right, self.stride(keywords.get("stride")))
 
     def stride(self, keyword: syntax.Keyword | None) -> Expr:
-        stride = ONE if keyword is None else self.rule.values.value(keyword.value)
+        stride = ONE if keyword is None else self.rule.values.number(keyword.value)
         if keyword and isinstance(stride, Literal) and not 1 <= stride.value < math.inf:
             self.rule.faults.error(
                 "bad-stride",

@@ -6,4 +6,5 @@ cmask.lark        the language
 parser.py         text -> syntax tree
 syntax.py         what was written: one frozen dataclass per construct, each with its span
 syntax_errors.py  what Lark could not read -> a diagnostic
+foreign.py        words and signs of other languages, and misspelled ones
 """

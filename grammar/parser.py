@@ -122,21 +122,20 @@ class _Builder:
     def rule(self, tree: Node) -> syntax.Rule:
         queries, keys, pattern = tree.children
         return syntax.Rule(
-            self.all(queries.children), self.all(keys.children), self.pattern(pattern), _span(tree)
+            self.all(queries.children), self.all(keys.children), self.build(pattern), _span(tree)
         )
 
-    def pattern(self, tree: Node) -> syntax.Pattern:
-        match str(tree.data):
-            case "everything":
-                return syntax.Everything(_span(tree))
-            case "both":
-                return syntax.Both(tuple(map(self.pattern, tree.children)), _span(tree))
-            case "either":
-                return syntax.Either(tuple(map(self.pattern, tree.children)), _span(tree))
-            case "bare":
-                return syntax.Application(self.build(tree.children[0]), (), _span(tree))
-        built: syntax.Application = self.build(tree)
-        return built
+    def everything(self, tree: Node) -> syntax.Everything:
+        return syntax.Everything(_span(tree))
+
+    def both(self, tree: Node) -> syntax.Both:
+        return syntax.Both(self.all(tree.children), _span(tree))
+
+    def either(self, tree: Node) -> syntax.Either:
+        return syntax.Either(self.all(tree.children), _span(tree))
+
+    def bare(self, tree: Node) -> syntax.Application:
+        return syntax.Application(self.build(tree.children[0]), (), _span(tree))
 
     def heads(self, tree: Node) -> syntax.Heads:
         first, last, *rules = tree.children

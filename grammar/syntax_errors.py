@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from cmask.grammar.diagnostic import Diagnostic
+from cmask.grammar.foreign import foreign, misspelled
 from cmask.grammar.source import Source, Span
 
 if TYPE_CHECKING:
@@ -16,17 +17,15 @@ RESERVED = (
     "as",
 )  # fmt: skip
 
-# words of other languages -> what to write here
-_FOREIGN = {
-    "and": "write `&` between patterns that must both hold",
-    "or": "write `|` between patterns of which one must hold",
-    "not": "there is no `not`: say what is visible, rule by rule",
-    "if": "there is no `if`: write one rule per case",
-    "see": "write `sees`",
-}
+# what can begin an item, a value, a pattern: shown in two words
+_ITEM = frozenset(
+    ("ALL", "GROUP", "HEADS", "KEY", "NAME", "PARAM", "QUERY", "REGION", "SIZES", "TABLE")
+)
+_VALUE = frozenset(("LPAR", "LSQB", "NAME", "NUMBER", "SIGN"))
+_PATTERN = frozenset(("ALL", "LPAR", "NAME"))
 
 _SHOWN = {
-    "NAME": "a name", "NUMBER": "a number", "WORD": "`at`, `from`, `align` or `order`",
+    "NAME": "a name", "NUMBER": "a number", "WORD": "a clause such as `at`",
     "SIGN": "`+` or `-`", "STAR": "`*`", "__ANON_0": "`..`",
     "LBRACE": "`{`", "RBRACE": "`}`", "LPAR": "`(`", "RPAR": "`)`", "LSQB": "`[`", "RSQB": "`]`",
     "COLON": "`:`", "COMMA": "`,`", "SEMICOLON": "`;`", "EQUAL": "`=`", "VBAR": "`|`",
@@ -48,12 +47,14 @@ def explain(error: UnexpectedInput, source: Source) -> Diagnostic:
         start = int(error.pos_in_stream or 0)
         decimal = re.search(r"[0-9]+$", source.text[:start])
         if decimal and source.text[start] == ".":
-            return _bad_number(f"{decimal[0]}.", Span(decimal.start(), start + 1))
+            rest = re.match(r"\.[0-9]*", source.text[start:])
+            span = Span(decimal.start(), start + len(rest[0] if rest else "."))
+            return _bad_number(source.slice(span), span)
         word = re.match(r"[A-Za-z_][A-Za-z0-9_]*|[0-9][A-Za-z0-9_]*", source.text[start:])
         if word:
             span = Span(start, start + len(word[0]))
             return _token(word[0], span, frozenset(error.allowed or ()), source)
-        return Diagnostic(
+        return foreign(Span(start, start + 1), source) or Diagnostic(
             code="unknown-character",
             message=f"the character {_visible(source.text[start])} is no part of the language",
             span=Span(start, start + 1),
@@ -95,9 +96,9 @@ def _end(source: Source) -> Diagnostic:
 
 
 def _token(word: str, span: Span, accepts: frozenset[str], source: Source) -> Diagnostic:
-    foreign = _foreign(word, span, source)
-    if foreign is not None:
-        return foreign
+    known = foreign(span, source) or misspelled(span, accepts, source)
+    if known is not None:
+        return known
     if word in RESERVED and "NAME" in accepts:
         return Diagnostic(
             code="reserved-word",
@@ -109,13 +110,9 @@ def _token(word: str, span: Span, accepts: frozenset[str], source: Source) -> Di
     if re.match(r"[0-9]+[A-Za-z_]", word):
         return _bad_number(word, span)
     if "COLON" in accepts and "COMMA" in accepts:
-        return Diagnostic(
-            code="missing-colon",
-            message="a rule has no `:` before its pattern",
-            span=span,
-            label="the pattern begins here",
-            help=f"write `: {word}`",
-        )
+        return _missing_colon(word, span, source)
+    if accepts == {"COMMA", "SEES"}:
+        return _missing_sees(span, source)
     return Diagnostic(
         code="unexpected-token",
         message=f"`{word}` cannot stand here",
@@ -135,31 +132,45 @@ def _bad_number(word: str, span: Span) -> Diagnostic:
     )
 
 
-def _foreign(word: str, span: Span, source: Source) -> Diagnostic | None:
-    """A word of another language, met now or read as a name one or two words ago."""
-    met = [(word, span)]
-    for _ in range(2):
-        before = re.search(r"([A-Za-z_][A-Za-z0-9_]*)\s*$", source.text[: met[-1][1].start])
-        if before is not None:
-            met.append((before[1], Span(before.start(1), before.end(1))))
-    foreign = [(name, place) for name, place in met if name in _FOREIGN]
-    if not foreign:
-        return None
-    word, span = foreign[0]
+def _missing_colon(word: str, span: Span, source: Source) -> Diagnostic:
+    is_name = word[:1].isidentifier() and word not in RESERVED
+    begins = is_name or word in ("(", "all")
     return Diagnostic(
-        code="foreign-word",
-        message=f"`{word}` is no word of the language",
-        span=span,
-        label="here",
-        help=_FOREIGN[word],
+        code="missing-colon",
+        message="a rule has no `:` before its pattern",
+        span=span if begins else _name_before(span, source),
+        label="the pattern begins here" if begins else "no pattern follows",
+        help=f"write `: {word}`" if begins else "write `: causal`, or another pattern",
     )
 
 
+def _missing_sees(span: Span, source: Source) -> Diagnostic:
+    return Diagnostic(
+        code="missing-sees",
+        message="a rule has no `sees` behind its regions",
+        span=_name_before(span, source),
+        label="read as a region",
+        help="write `queries sees keys: pattern`; patterns are joined by `&` and `|`",
+    )
+
+
+def _name_before(span: Span, source: Source) -> Span:
+    """The name that stands before a span, or the span."""
+    before = re.search(r"([A-Za-z_][A-Za-z0-9_]*)\s*$", source.text[: span.start])
+    return Span(before.start(1), before.end(1)) if before else span
+
+
 def _expected(accepts: frozenset[str]) -> str:
-    operators = {"STAR", "FACTOR", "SIGN"} if "FACTOR" in accepts else set()
-    names = accepts - operators - {"SEMICOLON"}
-    shown = sorted(_SHOWN.get(name, f"`{name.lower()}`") for name in names)
-    shown += ["an operator"] if operators else []
+    names, shown = accepts - {"SEMICOLON"}, list[str]()
+    if "REGION" in accepts and "GROUP" in accepts:
+        names, shown = names - _ITEM, ["a declaration", "a rule"]
+    elif names >= _VALUE:
+        names, shown = names - _VALUE, ["a value"]
+    elif names >= _PATTERN:
+        names, shown = names - _PATTERN, ["a pattern"]
+    if "SIGN" in names:
+        names, shown = names - {"SIGN", "STAR", "FACTOR"}, ["an operator", *shown]
+    shown = sorted(_SHOWN.get(name, f"`{name.lower()}`") for name in names) + shown
     if not shown:
         return ""
     return "expected " + (

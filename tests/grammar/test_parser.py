@@ -181,6 +181,10 @@ def test_constructs_of_a_later_version_are_read() -> None:
     assert (heads.first, heads.last, len(heads.rules)) == (Number(0), Number(15), 2)
 
 
+def test_a_byte_order_mark_at_the_head_of_a_file_has_no_meaning() -> None:
+    assert parse(Source("a", "\ufeffmask m { }")) == parse(Source("b", "mask m { }"))
+
+
 def test_newlines_semicolons_and_comments_have_no_meaning() -> None:
     one = parse(Source("a", "mask m { region text; text sees text: causal; sizes { text = 4; } }"))
     other = parse(
@@ -211,11 +215,20 @@ def test_spans_point_at_the_text_of_a_node() -> None:
         ("mask m { text sees text: not causal }", "foreign-word"),
         ("mask m { param x = 1.5 }", "bad-number"),
         ("mask m { param x = 5G }", "bad-number"),
+        ("mask m { text sees text: all causal }", "missing-sees"),
+        ("mask m { text sees text }", "missing-colon"),
+        ("mask m { text sees text sizes { } }", "missing-colon"),
+        ("mask m { text sess text: all }", "misspelled-word"),
+        ("Mask m { }", "misspelled-word"),
+        ("mask m { size { } }", "misspelled-word"),
+        ("mask m { text sees text: causal || self }", "foreign-word"),
+        ("mask m { text sees text: !causal }", "foreign-word"),
+        ("// masks\nmask m { }", "foreign-word"),
         ("mask m { param x = " + "9" * 5000 + " }", "bad-number"),
         ("mask m { param x = " + "1 + " * 5000 + "1 }", "too-deep"),
+        ("mask m { x sees x: " + "(all | all & " * 500 + "all" + ")" * 500 + " }", "too-deep"),
         ("mask m { " + "group g { " * 500 + "} " * 500 + "}", "too-deep"),
         ("mask m { region t\ue000 }", "unknown-character"),
-        ("\ufeffmask m { }", "unknown-character"),
         ("mask m { region \x00 }", "unknown-character"),
     ],
 )
