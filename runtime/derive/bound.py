@@ -14,6 +14,7 @@ from cmask.runtime.derive.clauses import BoundClause, bind_clauses, visible
 from cmask.runtime.derive.describe import Split, View, describe, split
 from cmask.runtime.derive.layout import Layout, lay_out
 from cmask.runtime.derive.order import slots_of
+from cmask.runtime.derive.places import place_all
 from cmask.runtime.derive.rows import RowIntervals
 from cmask.runtime.derive.sizes import BindError
 from cmask.runtime.derive.tokens import Array, Tokens
@@ -148,6 +149,7 @@ def bind(
     Raises `BindError` when a size, parameter or table is missing or does not fit.
     """
     layout = lay_out(form, names)
+    place_all(layout, names)
     tokens = Tokens(layout, names, {table.name: table for table in form.tables})
     start, stop = (0, layout.q_len) if rows is None else rows
     if not 0 <= start <= stop <= layout.q_len:

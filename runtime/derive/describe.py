@@ -12,17 +12,10 @@ from numpy.typing import NDArray
 from cmask.runtime.derive import blocks as runs_of
 from cmask.runtime.derive.blocks import FULL, PARTIAL, Runs
 from cmask.runtime.derive.clauses import BoundClause
-from cmask.runtime.derive.patterns import (
-    EVERYTHING,
-    MAX_BOUNDS,
-    Grid,
-    Patterns,
-    candidates,
-    grid_of,
-    row_bounds,
-    tell_apart,
-)
+from cmask.runtime.derive.grid import Grid, candidates, grid_of
+from cmask.runtime.derive.patterns import EVERYTHING, Patterns, tell_apart
 from cmask.runtime.derive.rows import RowIntervals, clause_intervals, unite
+from cmask.runtime.derive.signatures import MAX_BOUNDS, row_bounds
 from cmask.runtime.derive.sizes import BindError
 from cmask.runtime.derive.tokens import Array
 from cmask.runtime.descriptor import (

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from cmask.runtime.closed_form import ClosedForm
 from cmask.runtime.derive.bound import BoundMask
-from cmask.runtime.derive.patterns import grid_of
+from cmask.runtime.derive.grid import grid_of
 from cmask.runtime.derive.tokens import Array, Side
 from cmask.runtime.descriptor import BlockLists, Descriptor, unpack_pattern
 

@@ -7,7 +7,7 @@ everything per token happens in numpy in `tokens.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from cmask.runtime.closed_form import ClosedForm, Group, Item, Region
@@ -19,18 +19,8 @@ from cmask.runtime.derive.sizes import (
     sizes_that_count,
     walk,
 )
-from cmask.runtime.expressions import (
-    Call,
-    Entry,
-    Expr,
-    ExpressionError,
-    Literal,
-    Number,
-    Place,
-    Ref,
-    Value,
-    apply,
-)
+from cmask.runtime.derive.values import value_in
+from cmask.runtime.expressions import Expr, Value
 
 # More would take minutes and tens of gigabytes on the host.
 MAX_TOKENS = 1 << 26
@@ -109,7 +99,6 @@ def lay_out(form: ClosedForm, names: Mapping[str, Value]) -> Layout:
             count = walker.counts.get(item.name, 0)
             levels = walker.layout.levels
             levels[item.level] = max(levels.get(item.level, 0), count)
-    _place(walker.layout, names)
     return walker.layout
 
 
@@ -257,153 +246,3 @@ def _needed_sizes(form: ClosedForm) -> list[str]:
 def _example(name: str, form: ClosedForm) -> str:
     starred = {i.name for i in walk(form.layout) if isinstance(i, Region) and i.level is not None}
     return "[640, 702]" if name in starred else "1024"
-
-
-def value_in(
-    expression: Expr,
-    names: Mapping[str, Value],
-    indices: Sequence[int],
-    stars: Mapping[str, int],
-) -> Value:
-    """The value of an expression of sizes as seen from one instance.
-
-    A size of an outer group has an entry for the outer instance only: `stars` tells its depth.
-    """
-    match expression:
-        case Literal(value=value):
-            return value
-        case Ref(name=name):
-            if name not in names:
-                raise UnboundError(f"`{name}` has no value: bind({name}=...)")
-            try:
-                depth = stars.get(name, len(indices))
-                return at_instance(names[name], indices[:depth], depth)
-            except IndexError:
-                raise BindError(f"`{name}` has too few entries: {names[name]}") from None
-        case Call(function=function, arguments=arguments):
-            try:
-                return apply(function, [value_in(a, names, indices, stars) for a in arguments])
-            except ExpressionError as error:
-                raise BindError(str(error)) from None
-        case Place() | Entry():
-            raise BindError("start, end, len and table entries stand only behind `at` and `from`")
-
-
-def _place(layout: Layout, names: Mapping[str, Value]) -> None:
-    """Fill in `pos` of each segment."""
-    done: dict[int, bool] = {}  # by segment; False while it is being placed
-    for segment in layout.segments:
-        _place_segment(segment, layout, names, done)
-
-
-def _place_segment(
-    segment: Segment, layout: Layout, names: Mapping[str, Value], done: dict[int, bool]
-) -> None:
-    if id(segment) in done:
-        if not done[id(segment)]:
-            raise BindError(f"`{segment.region.name}` is placed by itself, in a circle")
-        return
-    done[id(segment)] = False
-    placement = segment.region.placement
-    group, number = list(segment.groups.items())[-1]
-    instance = layout.instances[group][number]
-    if placement is None:
-        segment.pos_start = segment.key_before
-    elif placement.kind == "align_end":
-        last = _last_key_pos(segment, layout, names, done)
-        segment.pos_start = last - segment.length + 1
-    else:
-        position = placement.position
-        segment.pos_step = 0 if placement.kind == "at" else 1
-        if isinstance(position, Entry) and position.index == "row":
-            segment.pos_table = position.table
-            segment.pos_start = instance.key_start
-        else:
-            start = _position(position, segment, instance, layout, names, done)
-            segment.pos_start = instance.key_start + int(start)
-    done[id(segment)] = True
-
-
-def _last_key_pos(
-    segment: Segment, layout: Layout, names: Mapping[str, Value], done: dict[int, bool]
-) -> int:
-    """`pos` of the last key token in the segment's innermost group instance."""
-    group, number = list(segment.groups.items())[-1]
-    for other in reversed(layout.segments):
-        if other.groups.get(group) == number and other.k_start >= 0 and other.length:
-            _place_segment(other, layout, names, done)
-            _check_one_place(other)
-            return other.pos_start + other.pos_step * (other.length - 1)
-    return layout.instances[group][number].key_start - 1
-
-
-def _position(
-    expression: Expr,
-    segment: Segment,
-    instance: Instance,
-    layout: Layout,
-    names: Mapping[str, Value],
-    done: dict[int, bool],
-) -> Number:
-    """The value of a placement, relative to the segment's innermost group instance."""
-    match expression:
-        case Place(what=what, region=region):
-            return _place_value(what, region, instance, layout, names, done)
-        case Entry(table=table, index=index):
-            if index not in segment.levels:
-                raise BindError(f"`{table}[{index}]` cannot be part of a larger expression here")
-            return _entry(table, segment.numbers[segment.levels[index]], names)
-        case Call(function=function, arguments=arguments):
-            values = [_position(a, segment, instance, layout, names, done) for a in arguments]
-            try:
-                value = apply(function, values)
-            except ExpressionError as error:
-                raise BindError(str(error)) from None
-        case _:
-            value = value_in(expression, names, segment.indices, layout.stars)
-    if not isinstance(value, int):
-        raise BindError(f"`{segment.region.name}` cannot stand at {value}")
-    return value
-
-
-def _check_one_place(segment: Segment) -> None:
-    """What another region is placed by must not lie token by token."""
-    if segment.pos_table is not None:
-        raise BindError(
-            f"`{segment.region.name}` lies where `{segment.pos_table}[row]` says, token by token: "
-            "it has no start or end to place another region by"
-        )
-
-
-def _place_value(
-    what: str,
-    region: str,
-    instance: Instance,
-    layout: Layout,
-    names: Mapping[str, Value],
-    done: dict[int, bool],
-) -> int:
-    segments = instance.segments.get(region, [])
-    if what == "len":
-        return sum(s.length for s in segments)
-    if len(segments) != 1:
-        raise BindError(f"`{what}({region})` needs one region `{region}` in the same group")
-    target = segments[0]
-    _place_segment(target, layout, names, done)
-    _check_one_place(target)
-    start = target.pos_start - instance.key_start
-    if what == "start":
-        return start
-    return start + (target.length if target.pos_step else min(1, target.length))
-
-
-def _entry(table: str, index: int, names: Mapping[str, Value]) -> int:
-    if table not in names:
-        raise UnboundError(f"table `{table}` has no value: bind({table}=[...])")
-    values = names[table]
-    if isinstance(values, (int, float)) or index >= len(values):
-        raise BindError(f"table `{table}` needs an entry {index}, it has {values}")
-    value = values[index]
-    if not isinstance(value, int):
-        raise BindError(f"table `{table}` must be flat")
-    return value
