@@ -80,6 +80,18 @@ class Declared:
                 names.add(region.name)
         return names | {path[-1].name.text for path in self.groups.values() if path[-1].starred}
 
+    def stars(self, name: str) -> int:
+        """How many stars repeat what a size is called by: so deep its lists may be."""
+        around = [sum(g.starred for g in self.groups[name][:-1])] if name in self.groups else []
+        for region in self.regions.values():
+            stars = sum(group.starred for group in region.path)
+            if name in region.axes:
+                around.append(stars + region.node.starred)
+            elif name == region.name:
+                counted = region.axes or region.has_fixed_size
+                around.append(stars if counted else stars + region.node.starred)
+        return max(around, default=0)
+
     def within(self, scope: str | None) -> Iterator[DeclaredRegion]:
         """The regions of a group, nested groups included, in layout order."""
         for region in self.regions.values():

@@ -6,7 +6,7 @@ import difflib
 
 from cmask.compiler.declared import TAKEN, Declared
 from cmask.compiler.faults import Faults
-from cmask.compiler.resolve_values import Values
+from cmask.compiler.resolve_values import Values, nesting
 from cmask.grammar import syntax
 from cmask.runtime.expressions import Expr, names_in
 
@@ -37,12 +37,38 @@ def resolve_sizes(
             nodes[entry.name.text] = entry
     known = {*declared.sizes, *declared.tables}
     values = Values(declared, faults, {"seq", *declared.params, *declared.sizes, *nodes})
-    found = {name: values.value(node.value) for name, node in nodes.items()}
+    found = {
+        name: values.sizes(node.value) if name in declared.sizes else values.value(node.value)
+        for name, node in nodes.items()
+    }
+    for name in found.keys() & declared.sizes:
+        _check_lists(name, nodes[name], found[name], declared.stars(name), faults)
     used = {name for expression in found.values() for name in names_in(expression)}
     for name, node in nodes.items():
         if name not in known:
             _check_helper(name, node, name in used, declared, faults)
     return _sorted(found, nodes, faults)
+
+
+def _check_lists(name: str, node: syntax.Size, value: Expr, stars: int, faults: Faults) -> None:
+    """A size has a list for each star around it, or fewer."""
+    lists = nesting(value)
+    if lists > stars == 0:
+        faults.error(
+            "too-many-lists",
+            f"nothing repeats `{name}`",
+            node.value.span,
+            "a list",
+            "write a number, or `*` behind the name of the region or of a group around it",
+        )
+    elif lists > stars:
+        faults.error(
+            "too-many-lists",
+            f"lists of `{name}` nest {stars} deep, one for each `*` around it",
+            node.value.span,
+            f"{lists} deep",
+            "write a list with an entry per instance" + " of the outermost group" * (stars > 1),
+        )
 
 
 def _check_helper(

@@ -66,7 +66,7 @@ class Values:
     def number(self, node: syntax.Expression | syntax.Keyword) -> Expr:
         """The expression, where a list can have no meaning."""
         value = self.value(node)
-        if is_list(value):
+        if nesting(value):
             self.faults.error(
                 "list-for-number",
                 "a list stands where one number is needed",
@@ -79,7 +79,16 @@ class Values:
 
     def size(self, node: syntax.Expression) -> Expr:
         """The expression, for the size of a region or an axis."""
-        value = self.value(node)
+        return self.check_size(node, self.number(node))
+
+    def sizes(self, node: syntax.Expression) -> Expr:
+        """The expression, for the sizes of all instances of a region or an axis."""
+        if isinstance(node, syntax.Items):
+            return Call("list", tuple(self.sizes(i) for i in node.items))
+        return self.check_size(node, self.value(node))
+
+    def check_size(self, node: syntax.Expression, value: Expr) -> Expr:
+        """The value; one that no size can have is reported."""
         if isinstance(value, Literal) and not 0 <= value.value < math.inf:
             self.faults.error(
                 "bad-size",
@@ -253,15 +262,15 @@ def _is_scattered(region: DeclaredRegion) -> bool:
     )
 
 
-def is_list(expression: Expr) -> bool:
-    """Whether an expression is a list whatever its names are bound to."""
+def nesting(expression: Expr) -> int:
+    """How deep lists are nested at least in an expression, whatever its names are bound to."""
     match expression:
-        case Call(function="list"):
-            return True
+        case Call(function="list", arguments=arguments):
+            return 1 + max(map(nesting, arguments), default=0)
         case Call(function="+" | "*", arguments=arguments):
-            return any(is_list(a) for a in arguments)
+            return max(map(nesting, arguments))
         case _:
-            return False
+            return 0
 
 
 def fold(expression: Call) -> Expr:

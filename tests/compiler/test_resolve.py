@@ -51,6 +51,9 @@ def pattern(text: str) -> ir.Pattern:
         ("region x[512]", Region("x", size=Literal(512))),
         ("region x[seq / 4]", Region("x", size=Call("/", (Ref("seq"), Literal(4))))),
         ("region x[n]", Region("x", size=Ref("n"))),
+        ("region x[seq]", Region("x", size=Ref("seq"))),
+        ("region x[other]", Region("x", size=Ref("other"))),
+        ("region x[seq, 4]", Region("x", axes=(Axis(None, Ref("seq")), Axis(None, Literal(4))))),
         ("region x[h]", Region("x", axes=(Axis("h"),))),
         ("region x[h, 4]", Region("x", axes=(Axis("h"), Axis(None, Literal(4))))),
         ("region x*", Region("x", level="x")),
@@ -245,3 +248,21 @@ def test_a_parameter_is_used_wherever_an_expression_names_it() -> None:
     ):
         assert codes(f"param n = 4; {body}") == []
     assert codes("param n = 4; region x; x sees x: all # n") == ["unused-param"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "group g* { region x*; x sees x: all }; sizes { x = [[1], [2, 3]] }",
+        "group g* { group h* { region x; x sees x: all } }; sizes { h = [2, 3]; x = 4 }",
+        "region x*[h, w]; x sees x: all; sizes { h = [2, 3]; w = 4 }",
+        "region a; region x*[a]; x sees a: all; sizes { a = 4; x = 2 }",
+        "region a; region x[a]; x sees a: all; sizes { a = seq / 2 }",
+        "region x*; region y; x, y sees x: all; sizes { x = [1] * 2 + [3]; y = sum(x) }",
+        "table t[g]; group g* { region x from t[g] + 1 }; x sees x: causal",
+        "query region q align end; region a; region b from end(a); q, b sees a, b: causal",
+        "group g* { query region q align end; region b at end(a); region a }; all sees all: causal",
+    ],
+)
+def test_what_the_language_allows_is_no_fault(body: str) -> None:
+    assert codes(body) == []
