@@ -67,6 +67,8 @@ def read_artifact(data: bytes) -> Body:
         check_closed_form(body.closed_form)
         for blocks in body.descriptors:
             check_blocks(blocks)
+        if not set(body.given) <= body.names.keys():
+            raise FormatError("a name was given without a value")
     except (FormatError, RecursionError) as error:
         raise ArtifactError(
             f"the artifact is malformed ({error}): compile the mask again"
