@@ -92,7 +92,8 @@ def _check_helper(
             f"give its default where it is declared: `param {name} = ...`",
         )
     elif kind is not None:
-        faults.error("fixed-size", f"the {kind} `{name}` has no size", node.name.span, "not a size")
+        message = f"the {kind} `{name}` has no size"
+        faults.error("fixed-size", message, node.name.span, "not a size", "leave it out")
     elif not used:
         close = difflib.get_close_matches(name, declared.sizes, n=1)
         faults.error(

@@ -14,6 +14,8 @@ from cmask.runtime.expressions import ONE, Expr, Literal
 
 WINDOW = "`window(left, right)`, inclusive distances: `window(15, 0)` is the 16 nearest keys"
 
+SHIFTED = "write `window(axis, left, right, edge=shift)`, with or without `stride=s`"
+
 
 @dataclass(frozen=True, slots=True)
 class Windows:
@@ -30,9 +32,10 @@ class Windows:
             self.misused_window(node, plain)
             return None
         if len(plain) + len(keywords) < len(node.arguments):
-            self.misused(node, "`window` takes each keyword once")
+            self.misused(node, "`window` takes each keyword once", SHIFTED)
             return None
         if len(plain) == 2:
+            self.warn_of_axes(plain[0])
             self.rule.need_positions(node)
             coordinate: ir.Coordinate | None = ir.Coordinate("pos")
         else:
@@ -55,9 +58,22 @@ class Windows:
                 help = f"write `window({name}, left, right)`, such as `window({name}, 15, 0)`"
                 self.misused(node, f"a window along `{name}` takes left and right", help)
             case _ if len(plain) in (2, 3):
-                self.misused(node, "`window` takes no keywords but `edge` and `stride`")
+                self.misused(node, "`window` takes no keywords but `edge` and `stride`", SHIFTED)
             case _:
                 self.misused(node, f"`window` takes left and right, not {len(plain)} arguments")
+
+    def warn_of_axes(self, left: syntax.Expression) -> None:
+        """`window(h, 2)` reads as `window(pos, h, 2)`, and may have been meant along `h`."""
+        match left:
+            case syntax.Reference(name=name) if name in self.rule.declared.axes:
+                self.rule.faults.warning(
+                    "axis-as-distance",
+                    f"the size of `{name}` is taken as a distance in `pos`",
+                    left.span,
+                    "an axis",
+                    f"write `window({name}, left, right)` for a window along it, or "
+                    f"`window(pos, {name}, ...)` if this is meant",
+                )
 
     def not_empty(self, node: syntax.Application, left: Expr, right: Expr) -> None:
         ends = [e.value for e in (left, right) if isinstance(e, Literal)]
