@@ -76,7 +76,7 @@ class _Resolver:
         keys = tuple(self.regions(node.keys, scope, "key"))
         patterns = Patterns(self.declared, self.faults, scope, queries, keys)
         line, _ = self.source.position(node.span.start)
-        text = " ".join(self.source.slice(node.span).split())
+        text = " ".join(self.source.code[node.span.start : node.span.stop].split())
         return ir.Rule(
             scope=scope,
             queries=tuple(r.name for r in queries),

@@ -98,10 +98,10 @@ def _words_back(span: Span, source: Source, count: int) -> Iterator[tuple[str, S
     if re.match(r"[A-Za-z_]", source.slice(span)):
         yield source.slice(span), span
         count -= 1
-    start = span.start
+    text = source.code[: span.start]
     for _ in range(count):
-        before = re.search(r"([A-Za-z_][A-Za-z0-9_]*)\s*$", source.text[:start])
+        before = re.search(r"([A-Za-z_][A-Za-z0-9_]*)\s*$", text)
         if before is None:
             return
-        start = before.start(1)
-        yield before[1], Span(start, before.end(1))
+        text = text[: before.start(1)]
+        yield before[1], Span(before.start(1), before.end(1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 
@@ -33,6 +34,15 @@ class Source:
         """One line, counted from 1, without its end."""
         lines = self.text.split("\n")
         return lines[number - 1].rstrip("\r") if number <= len(lines) else ""
+
+    @property
+    def code(self) -> str:
+        """The text with blanks for comments: every offset stays what it is.
+
+        >>> Source("a.cmask", "mask m { } # or").code
+        'mask m { }     '
+        """
+        return re.sub(r"#[^\n]*", lambda comment: " " * len(comment[0]), self.text)
 
     def slice(self, span: Span) -> str:
         """The characters of a span."""

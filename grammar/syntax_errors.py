@@ -70,9 +70,8 @@ def _visible(character: str) -> str:
 
 def _end(source: Source) -> Diagnostic:
     """The text ends too early: point at the brace that is open, if one is."""
-    text = re.sub(r"#[^\n]*", lambda m: " " * len(m[0]), source.text)
     opened: list[int] = []
-    for offset, character in enumerate(text):
+    for offset, character in enumerate(source.code):
         if character == "{":
             opened.append(offset)
         elif character == "}" and opened:
@@ -85,7 +84,7 @@ def _end(source: Source) -> Diagnostic:
             label="opened here",
             help="add `}` where the block ends",
         )
-    end = len(source.text.rstrip())
+    end = len(source.code.rstrip())
     return Diagnostic(
         code="unexpected-end",
         message="the file ends before the mask does",
@@ -156,7 +155,7 @@ def _missing_sees(span: Span, source: Source) -> Diagnostic:
 
 def _name_before(span: Span, source: Source) -> Span:
     """The name that stands before a span, or the span."""
-    before = re.search(r"([A-Za-z_][A-Za-z0-9_]*)\s*$", source.text[: span.start])
+    before = re.search(r"([A-Za-z_][A-Za-z0-9_]*)\s*$", source.code[: span.start])
     return Span(before.start(1), before.end(1)) if before else span
 
 

@@ -238,3 +238,8 @@ def test_a_text_that_is_no_mask_is_refused_in_words(text: str, code: str) -> Non
 
 def test_parentheses_nest_freely() -> None:
     assert expression("(" * 400 + "4" + ")" * 400) == Number(4)
+
+
+def test_words_of_a_comment_are_not_taken_for_words_of_the_mask() -> None:
+    assert fault("mask m { text sees text # this or\n causal }") == "missing-colon"
+    assert fault("mask m { # regoin\n text ]") == "missing-sees"
