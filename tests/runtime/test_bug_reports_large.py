@@ -74,6 +74,11 @@ def _large(tokens: int, heads: tuple[int, int], dim: int) -> tuple[Tensor, Tenso
     return q, k, v
 
 
+def _tail(size: int) -> int:
+    """About 2,048 last tokens, from the start of a block on: the same blocks in both runs."""
+    return size - (size - 2048) // 128 * 128
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("size", [233_000, 233_100])
 def test_a_row_times_its_stride_may_pass_two_billion__CM_066(size: int) -> None:
@@ -83,9 +88,10 @@ def test_a_row_times_its_stride_may_pass_two_billion__CM_066(size: int) -> None:
     fused = torch.randn(size, 3, 24, 128, generator=generator, device=DEVICE, dtype=torch.bfloat16)
     q, k, v = (x.transpose(0, 1)[None] for x in fused.unbind(1))
     out = attention(q, k, v, plan, kernel="triton")
-    tail = plan_of(body, text=2048)
-    expected = attention(*(x[:, :, -2048:].contiguous() for x in (q, k, v)), tail, kernel="triton")
-    torch.testing.assert_close(out[:, :, -64:], expected[:, :, -64:])
+    count = _tail(size)
+    tail = (x[:, :, -count:].contiguous() for x in (q, k, v))
+    expected = attention(*tail, plan_of(body, text=count), kernel="triton")
+    assert torch.equal(out[:, :, -64:], expected[:, :, -64:])
 
 
 @pytest.mark.gpu
@@ -94,9 +100,10 @@ def test_two_million_tokens_are_served__CM_066() -> None:
     body = "region text; text sees text: window(1023, 0)"
     q, k, v = _large(size, (8, 8), 128)
     out = attention(q, k, v, plan_of(body, text=size), kernel="triton")
-    tail = (x[:, :, -2048:].contiguous() for x in (q, k, v))
-    expected = attention(*tail, plan_of(body, text=2048), kernel="triton")
-    torch.testing.assert_close(out[:, :, -64:], expected[:, :, -64:])
+    count = _tail(size)
+    tail = (x[:, :, -count:].contiguous() for x in (q, k, v))
+    expected = attention(*tail, plan_of(body, text=count), kernel="triton")
+    assert torch.equal(out[:, :, -64:], expected[:, :, -64:])
 
 
 @pytest.mark.gpu
