@@ -109,7 +109,7 @@ def test_the_same_axis_may_stand_in_several_grids_and_a_level_on_several_regions
 
 def test_a_rule_relates_one_instance_of_the_group_that_it_is_written_in() -> None:
     mask = resolved(
-        "region first\ngroup g* {\n  region x\n  group h* {\n    region y\n    y sees   all: # any\n"
+        "region first\ngroup g* {\n  region x\n  group h* {\n    region y\n    y sees   all: #\n"
         "      causal\n  }\n  all sees x: all\n}\nall sees all: self"
     )
     assert [(rule.scope, rule.queries, rule.keys) for rule in mask.rules] == [
