@@ -29,6 +29,7 @@ def shipped_configs(targets: Sequence[str]) -> tuple[StoredConfig, ...]:
                 head_dim=head_dim,
                 v_head_dim=head_dim,
                 shared_memory_limit=SHARED_MEMORY[target],
+                architecture=int(target.removeprefix("sm_")),
             )
         ]
     )
@@ -45,5 +46,6 @@ def common_block_shape() -> tuple[int, int]:
         head_dim=128,
         v_head_dim=128,
         shared_memory_limit=SHARED_MEMORY["sm_90"],
+        architecture=90,
     )
     return config.block_m, config.block_n

@@ -16,8 +16,11 @@ DIRECTIONS: tuple[Direction, ...] = ("forward", "dkdv", "dq")
 ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}  # [bytes]
 MAX_HEAD_DIM = 256
 SMALLEST_SHARED_MEMORY = 99 * 1024  # [bytes] sm_86, sm_89, sm_120; CUDA programming guide, 20.2
-MAX_ACCUMULATORS = 200  # float32 registers a thread of the 255 that it has
-_BARRIERS = 2304  # [bytes] mbarriers, scratch of reductions, pattern words
+# float32 registers a thread that may hold scores and results, of the 255 that it has: where a
+# warp group multiplies from shared memory, where operands need registers, too, and for float32
+MAX_ACCUMULATORS = {"shared": 200, "registers": 100, "float32": 64}
+_BARRIERS = 2816  # [bytes] mbarriers, scratch of reductions, pattern words
+_BARRIERS_SM_100 = 8192  # [bytes] more, as Triton 3.6 and 3.9 allocate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +39,13 @@ class KernelConfig:
     num_stages: int
     kernel: str = "triton"
 
-    def shared_memory_bytes(self, *, head_dim: int, v_head_dim: int, itemsize: int) -> int:
-        """Blocks held, blocks in flight, barriers; what Triton allocates on sm_90, or a bit more.
+    def shared_memory_bytes(
+        self, *, head_dim: int, v_head_dim: int, itemsize: int, architecture: int = 90
+    ) -> int:
+        """Blocks held, blocks in flight, barriers; what Triton allocates, or a bit more.
 
         Patterns need no room of their own: their loop has one block less in flight.
+        On sm_100 what two products read stays in flight for one more block.
         """
         both = (_padded(head_dim) + _padded(v_head_dim)) * itemsize
         match self.direction:
@@ -52,7 +58,11 @@ class KernelConfig:
             case "dkdv":
                 held = self.block_n * both
                 walked = self.block_m * (both + 8)  # and a row's lse and delta
-        return held + self.num_stages * walked + _BARRIERS
+        shared = held + self.num_stages * walked + _BARRIERS
+        if architecture < 100:
+            return shared
+        read_twice = {"forward": 0, "dq": self.block_n * _padded(head_dim) * itemsize}
+        return shared + read_twice.get(self.direction, walked) + _BARRIERS_SM_100
 
     def accumulators(self, *, head_dim: int, v_head_dim: int) -> int:
         """Float32 registers a thread that hold scores and results."""
@@ -98,42 +108,43 @@ class KernelConfig:
 
 # (block_m, block_n, num_warps, num_stages), fastest first.  The first of each list was the
 # fastest of a sweep on an H200 at head_dim 128; the others were not compared with each other.
-_HALF: dict[Direction, tuple[tuple[int, int, int, int], ...]] = {
+_Shapes = tuple[tuple[int, int, int, int], ...]
+_HALF: dict[Direction, _Shapes] = {
     "forward": (
         (128, 128, 8, 3),
         (128, 128, 8, 2),
         (128, 64, 8, 3),
         (128, 64, 8, 2),
-        (64, 64, 4, 2),
-        (64, 32, 4, 2),
+        (128, 32, 8, 2),
+        (64, 64, 8, 2),
+        (64, 32, 8, 2),
         (32, 32, 4, 2),
         (32, 32, 4, 1),
     ),
     "dkdv": (
         (64, 64, 4, 2),
         (64, 128, 8, 2),
-        (32, 64, 4, 2),
+        (64, 64, 8, 2),
         (32, 64, 8, 2),
-        (32, 64, 8, 1),
-        (32, 32, 4, 1),
+        (32, 32, 8, 2),
         (16, 32, 4, 1),
+        (16, 16, 4, 1),
     ),
     "dq": (
         (128, 64, 8, 3),
         (128, 128, 8, 2),
         (128, 64, 8, 2),
-        (64, 64, 4, 2),
-        (64, 32, 4, 2),
-        (64, 32, 4, 1),
+        (64, 64, 8, 2),
+        (64, 32, 8, 2),
+        (32, 32, 4, 2),
         (32, 32, 4, 1),
         (32, 16, 4, 1),
     ),
 }
-_FLOAT32: tuple[tuple[int, int, int, int], ...] = (
-    (32, 32, 4, 2),
-    (32, 32, 4, 1),
-    (32, 16, 4, 1),
-    (16, 16, 4, 1),
+_FLOAT32: _Shapes = (
+    (32, 32, 8, 2),
+    (32, 32, 8, 1),
+    (16, 16, 8, 1),
 )
 
 
@@ -144,24 +155,31 @@ def choose_config(
     head_dim: int,
     v_head_dim: int,
     shared_memory_limit: int = SMALLEST_SHARED_MEMORY,
+    architecture: int = 80,
 ) -> KernelConfig:
     """The first configuration of the list that fits: same question, same answer.
 
     dtype: "bfloat16", "float16" or "float32".
     shared_memory_limit: [bytes] that one program of the device may have.
+    architecture: compute capability as one number, 90 for sm_90.
     Raises ValueError if none fits.
     """
     itemsize = ITEMSIZE[dtype]
+    operands = "shared" if 90 <= architecture < 120 else "registers"
+    most = MAX_ACCUMULATORS[dtype if dtype == "float32" else operands]
     for shape in _FLOAT32 if dtype == "float32" else _HALF[direction]:
         m, n, warps, stages = shape
         config = KernelConfig(
             direction=direction, block_m=m, block_n=n, num_warps=warps, num_stages=stages
         )
         needed = config.shared_memory_bytes(
-            head_dim=head_dim, v_head_dim=v_head_dim, itemsize=itemsize
+            head_dim=head_dim,
+            v_head_dim=v_head_dim,
+            itemsize=itemsize,
+            architecture=architecture,
         )
         held = config.accumulators(head_dim=head_dim, v_head_dim=v_head_dim)
-        if needed <= shared_memory_limit and held <= MAX_ACCUMULATORS:
+        if needed <= shared_memory_limit and held <= most:
             return config
     raise ValueError(
         f"no configuration of the {direction} kernel fits {shared_memory_limit} bytes of shared "

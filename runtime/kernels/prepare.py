@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -125,6 +125,7 @@ def _configs(kind: CallKind, kernel: str) -> list[KernelConfig]:
     """One per direction; the forward's alone where no gradient will be asked for."""
     if kernel == "reference":
         return [REFERENCE_CONFIG]
+    limit, architecture = _resources(kind.device)
     given = {config.direction: config for config in kind.configs or ()}
     return [
         given.get(direction)
@@ -133,17 +134,20 @@ def _configs(kind: CallKind, kernel: str) -> list[KernelConfig]:
             dtype=_name(kind.dtype),
             head_dim=kind.head_dim,
             v_head_dim=kind.v_head_dim,
-            shared_memory_limit=_shared_memory_limit(kind.device),
+            shared_memory_limit=limit,
+            architecture=architecture,
         )
         for direction in DIRECTIONS[: 3 if kind.needs_grad else 1]
     ]
 
 
-def _shared_memory_limit(device: torch.device) -> int:
-    """[bytes] that one program may have."""
+def _resources(device: torch.device) -> tuple[int, int]:
+    """Shared memory that one program may have [bytes], and the architecture (90 for sm_90)."""
     if device.type != "cuda":
-        return SMALLEST_SHARED_MEMORY
-    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+        return SMALLEST_SHARED_MEMORY, 80
+    properties: Any = torch.cuda.get_device_properties(device)
+    architecture = 10 * properties.major + properties.minor
+    return properties.shared_memory_per_block_optin, architecture
 
 
 def _is_interpreted() -> bool:

@@ -10,28 +10,27 @@ _ALIGNMENT = 16  # [bytes] of addresses and strides; CUDA driver API, cuTensorMa
 
 
 def aligned(x: Tensor) -> Tensor:
-    """`x` itself if a descriptor can read it where it lies, else a copy with padded rows."""
+    """`x` itself if kernels can read it where it lies, else a copy with padded rows."""
     if is_aligned(x):
         return x
-    copy = aligned_empty(x)
+    copy = aligned_zeros(x)
     copy.copy_(x)
     return copy
 
 
-def aligned_empty(x: Tensor) -> Tensor:
-    """An uninitialised tensor shaped like `x` whose rows begin at aligned addresses."""
-    step = _ALIGNMENT // x.element_size()
-    padded = -(-x.shape[-1] // step) * step
-    return x.new_empty(*x.shape[:-1], padded)[..., : x.shape[-1]]
+def aligned_zeros(x: Tensor) -> Tensor:
+    """A tensor shaped like `x` whose rows begin at aligned addresses, zeros between them."""
+    return x.new_zeros(*x.shape[:-1], _whole_steps(x))[..., : x.shape[-1]]
 
 
 def is_aligned(x: Tensor) -> bool:
-    """Whether a descriptor can read or write `x` where it lies."""
+    """Whether kernels can read or write `x` where it lies."""
     strides = [s for s, n in zip(x.stride()[:-1], x.shape[:-1], strict=True) if n > 1]
     steps = [stride * x.element_size() for stride in strides]
     return (
         (x.stride(-1) == 1 or x.shape[-1] == 1)
         and x.data_ptr() % _ALIGNMENT == 0
+        and (has_tma(x) or x.shape[-1] == _whole_steps(x))
         and all(step > 0 and step % _ALIGNMENT == 0 for step in steps)
     )
 
@@ -42,7 +41,9 @@ def rows_of_heads(
     """[batch, heads, tokens, dim] as `load_rows` takes it: by blocks [1, 1, rows, columns]."""
     if tma:
         return _descriptor(x, [1, 1, rows, columns]), None
-    return x, (*x.stride()[:3], *x.shape[2:])
+    step = _ALIGNMENT // x.element_size()
+    strides = (stride // step for stride in x.stride()[:3])
+    return x, (*strides, x.shape[2], _whole_steps(x) // step)
 
 
 def piece_of_rows(x: Tensor, length: int, tma: bool) -> Tensor | TensorDescriptor:
@@ -50,9 +51,20 @@ def piece_of_rows(x: Tensor, length: int, tma: bool) -> Tensor | TensorDescripto
     return _descriptor(x, [1, length]) if tma else x
 
 
-def has_tma(device: torch.device) -> bool:
-    """Whether blocks come by descriptor: sm_90 and newer, and the interpreter."""
-    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (9, 0)
+def _whole_steps(x: Tensor) -> int:
+    """The last dimension, rounded up so that each row is a multiple of 16 bytes."""
+    step = _ALIGNMENT // x.element_size()
+    return -(-x.shape[-1] // step) * step
+
+
+def has_tma(x: Tensor) -> bool:
+    """Whether blocks of `x` come by descriptor: halves on sm_90 and newer, and the interpreter.
+
+    Products of float32 read their operands from registers, where pointers put them.
+    """
+    if x.dtype == torch.float32:
+        return False
+    return not x.is_cuda or torch.cuda.get_device_capability(x.device) >= (9, 0)
 
 
 def _descriptor(x: Tensor, block: list[int]) -> TensorDescriptor:

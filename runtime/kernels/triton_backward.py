@@ -23,7 +23,7 @@ from torch import Tensor
 from cmask.runtime.kernels.device import Launch
 from cmask.runtime.kernels.tensors import (
     aligned,
-    aligned_empty,
+    aligned_zeros,
     has_tma,
     is_aligned,
     padded_dim,
@@ -368,7 +368,7 @@ def backward(
     _, for_dkdv, for_dq = launches
     inputs = _Inputs(aligned(q), aligned(k), aligned(v), aligned(grad_out))
     delta, lse_base_2 = _rows(out, inputs.grad_out, lse, grad_lse)
-    targets = [x if is_aligned(x) else aligned_empty(x) for x in (dq, dk, dv)]
+    targets = [x if is_aligned(x) else aligned_zeros(x) for x in (dq, dk, dv)]
     _dkdv(inputs, lse_base_2, delta, for_dkdv, softmax_scale, *targets[1:])
     _dq(inputs, lse_base_2, delta, for_dq, softmax_scale, targets[0])
     for x, target in zip((dq, dk, dv), targets, strict=True):
@@ -428,7 +428,7 @@ def _dkdv(
 ) -> None:
     q, k, v, grad_out = inputs
     m, n, d, dv = launch.block_m, launch.block_n, padded_dim(q.shape[-1]), padded_dim(v.shape[-1])
-    tma = has_tma(q.device)
+    tma = has_tma(q)
     backward_dkdv[(len(launch.items),)](
         *rows_of_heads(q, m, d, tma),
         *rows_of_heads(k, n, d, tma),
@@ -476,7 +476,7 @@ def _dq(
 ) -> None:
     q, k, v, grad_out = inputs
     m, n, d, dv = launch.block_m, launch.block_n, padded_dim(q.shape[-1]), padded_dim(v.shape[-1])
-    tma = has_tma(q.device)
+    tma = has_tma(q)
     backward_dq[(len(launch.items),)](
         *rows_of_heads(q, m, d, tma),
         *rows_of_heads(k, n, d, tma),

@@ -1,8 +1,8 @@
 """Blocks in and out of memory: device functions that the portable kernels share.
 
 Where the hardware copies blocks (TMA, sm_90 and newer) a tensor is a descriptor; elsewhere it is
-a pointer and a layout, (batch stride, head stride, row stride, rows, columns), because Triton
-turns a descriptor into one 64-bit address an element there, which spills.
+a pointer and a layout, (batch stride, head stride, row stride, rows, columns), all but the rows
+in units of 16 bytes, because Triton turns a descriptor into one 64-bit address an element there.
 """
 
 import triton
@@ -57,9 +57,10 @@ def load_piece(X, row_length, row, column, LENGTH: tl.constexpr, TMA: tl.constex
 def _addresses(X, layout, batch, head, row, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     rows = tl.arange(0, ROWS)[:, None]
     columns = tl.arange(0, COLUMNS)[None, :]
-    # 16 bytes, which the launcher sees to; offsets within a block fit 32 bits
-    row_stride = tl.multiple_of(layout[2], 16 // (X.dtype.element_ty.primitive_bitwidth // 8))
-    base = X + batch.to(tl.int64) * layout[0] + head.to(tl.int64) * layout[1]
+    # a product with a constant tells the compiler that whole 16 bytes can be read at once
+    STEP: tl.constexpr = 128 // X.dtype.element_ty.primitive_bitwidth
+    row_stride = layout[2] * STEP
+    base = X + batch.to(tl.int64) * layout[0] * STEP + head.to(tl.int64) * layout[1] * STEP
     base += row.to(tl.int64) * row_stride
-    inside = (row + rows < layout[3]) & (columns < layout[4])
+    inside = (row + rows < layout[3]) & (columns < layout[4] * STEP)
     return base + rows * row_stride + columns, inside

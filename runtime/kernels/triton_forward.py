@@ -18,7 +18,7 @@ from torch import Tensor
 from cmask.runtime.kernels.device import Launch
 from cmask.runtime.kernels.tensors import (
     aligned,
-    aligned_empty,
+    aligned_zeros,
     has_tma,
     is_aligned,
     padded_dim,
@@ -170,9 +170,9 @@ def forward(
     launch = launches[0]
     batch, num_heads, q_len, head_dim = q.shape
     m, n, d, dv = launch.block_m, launch.block_n, padded_dim(head_dim), padded_dim(v.shape[-1])
-    target = out if is_aligned(out) else aligned_empty(out)
+    target = out if is_aligned(out) else aligned_zeros(out)
     lse = torch.empty(batch, num_heads, q_len, dtype=torch.float32, device=q.device)
-    tma = has_tma(q.device)
+    tma = has_tma(q)
     attention_forward[(len(launch.items),)](
         *rows_of_heads(aligned(q), m, d, tma),
         *rows_of_heads(aligned(k), n, d, tma),

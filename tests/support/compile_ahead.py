@@ -42,15 +42,18 @@ def compile_one(
         head_dim=dims[0],
         v_head_dim=dims[1],
         shared_memory_limit=limit,
+        architecture=target,
     )
     kernel = KERNELS[direction]
-    tma = target >= 90
+    tma = target >= 90 and dtype != "float32"
     constants = _constants(config, kernel.arg_names, tma, dtype, dims, mask, flag)
     types = {name: _type(name, tma, config, dtype, dims) for name in kernel.arg_names}
     signature = {**types, **dict.fromkeys(constants, "constexpr")}
     found = _compile(kernel, signature, constants, target, config.num_warps, config.num_stages)
     itemsize = 4 if dtype == "float32" else 2
-    budget = config.shared_memory_bytes(head_dim=dims[0], v_head_dim=dims[1], itemsize=itemsize)
+    budget = config.shared_memory_bytes(
+        head_dim=dims[0], v_head_dim=dims[1], itemsize=itemsize, architecture=target
+    )
     name = f"{direction} {dtype} {dims[0]}/{dims[1]} {mask}{' flag' if flag else ''}"
     shape = f"{config.block_m}x{config.block_n} w{config.num_warps} s{config.num_stages}"
     return {
@@ -146,7 +149,9 @@ def _compile(
         "shared": compiled.metadata.shared,
         "registers": int(re.findall(r"Used (\d+) registers", log)[0]),
         "spill_bytes": int(stores) + int(loads),
-        "serialized": "C75" in log,  # ptxas: wgmma could not stay asynchronous
+        "serialized": " ".join(
+            re.findall(r"C75\d\d[^\n]*", log)
+        ),  # ptxas: wgmma could not stay asynchronous
     }
 
 
