@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cmask.runtime.closed_form import (
+    Clause,
     ClosedForm,
     Group,
     Limit,
@@ -100,18 +101,22 @@ def check_closed_form(form: ClosedForm) -> None:
         if isinstance(item, Region):
             _check_region(item)
     for clause in form.clauses:
-        if not set(clause.queries) | set(clause.keys) <= regions:
-            raise FormatError("a rule names a region that is not there")
-        if clause.scope is not None and clause.scope not in groups:
-            raise FormatError("a rule names a group that is not there")
-        if not 0 <= clause.rule < max(1, len(form.rule_texts)):
-            raise FormatError("a clause belongs to no rule")
+        _check_clause(clause, regions, groups, max(1, len(form.rule_texts)))
     tables = {table.name for table in form.tables}
     for table in form.tables:
         if not set(table.users) <= regions:
             raise FormatError("a table names a region that is not there")
     if not set(_tables_of(form)) <= tables:
         raise FormatError("a rule names a table that is not there")
+
+
+def _check_clause(clause: Clause, regions: set[str], groups: set[str], num_rules: int) -> None:
+    if not set(clause.queries) | set(clause.keys) <= regions:
+        raise FormatError("a rule names a region that is not there")
+    if clause.scope is not None and clause.scope not in groups:
+        raise FormatError("a rule names a group that is not there")
+    if not 0 <= clause.rule < num_rules:
+        raise FormatError("a clause belongs to no rule")
 
 
 def _tables_of(form: ClosedForm) -> Iterator[str]:
