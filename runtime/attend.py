@@ -134,7 +134,7 @@ def attention(
     return (out, lse) if return_lse else out
 
 
-@torch.compiler.disable(
+@torch.compiler.disable(  # type: ignore[no-untyped-call, untyped-decorator]
     reason="the first call of a kind by a plan prepares block lists on the host: make one before "
     "torch.compile traces with fullgraph=True"
 )

@@ -76,7 +76,8 @@ class Launch:
     def nth(index: int, tensors: list[Tensor], integers: list[int]) -> Launch:
         """The inverse of `tensors` and `integers`, from several launches one behind the other."""
         t, i = index * Launch.NUM_TENSORS, index * Launch.NUM_INTEGERS
-        return Launch(*tensors[t : t + Launch.NUM_TENSORS], *integers[i : i + Launch.NUM_INTEGERS])
+        fields = (*tensors[t : t + Launch.NUM_TENSORS], *integers[i : i + Launch.NUM_INTEGERS])
+        return Launch(*fields)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, eq=False)

@@ -159,7 +159,8 @@ def _gather(x: Tensor, chunk: _Chunk) -> Tensor:
 
 def _grouped(x: Tensor, num_kv_heads: int) -> Tensor:
     """[batch, heads, ...] -> [batch, kv heads, group, ...]."""
-    return x.unflatten(1, (num_kv_heads, x.shape[1] // num_kv_heads))
+    group = x.shape[1] // num_kv_heads
+    return x.reshape(x.shape[0], num_kv_heads, group, *x.shape[2:])
 
 
 def _upcast(x: Tensor) -> Tensor:
