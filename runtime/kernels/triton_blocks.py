@@ -60,7 +60,9 @@ def _addresses(X, layout, batch, head, row, ROWS: tl.constexpr, COLUMNS: tl.cons
     # a product with a constant tells the compiler that whole 16 bytes can be read at once
     STEP: tl.constexpr = 128 // X.dtype.element_ty.primitive_bitwidth
     row_stride = layout[2] * STEP
-    base = X + batch.to(tl.int64) * layout[0] * STEP + head.to(tl.int64) * layout[1] * STEP
-    base += row.to(tl.int64) * row_stride
+    base = (
+        X + tl.cast(batch, tl.int64) * layout[0] * STEP + tl.cast(head, tl.int64) * layout[1] * STEP
+    )
+    base += tl.cast(row, tl.int64) * row_stride
     inside = (row + rows < layout[3]) & (columns < layout[4] * STEP)
     return base + rows * row_stride + columns, inside
