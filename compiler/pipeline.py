@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cmask.compiler.close import close
@@ -20,6 +21,7 @@ from cmask.runtime.closed_form import ClosedForm
 from cmask.runtime.derive.bound import BoundMask, bind
 from cmask.runtime.derive.facts import Facts, facts_of
 from cmask.runtime.derive.sizes import UnboundError, bind_names
+from cmask.runtime.expressions import Value
 from cmask.runtime.schema import Body
 
 
@@ -53,12 +55,7 @@ def compile_source(source: Source, options: CompileOptions | None = None) -> Com
     mask, warnings = resolve_with_warnings(tree, source)
     form = close(mask)
     names = {} if options.symbolic else bind_names(form, seq=options.seq, given=options.sizes)
-    bound, unbound = None, ""
-    if not options.symbolic:
-        try:
-            bound = bind(form, names)
-        except UnboundError as error:
-            unbound = str(error)
+    bound, unbound = (None, "") if options.symbolic else _bind_if_complete(form, names)
     facts = None if bound is None else facts_of(bound)
     shapes = options.block_shapes or (common_block_shape(),)
     body = Body(
@@ -74,6 +71,14 @@ def compile_source(source: Source, options: CompileOptions | None = None) -> Com
     )
     warnings = (*warnings, *findings_of(facts))
     return Compilation(mask, form, bound, facts, unbound, write_artifact(body), warnings)
+
+
+def _bind_if_complete(form: ClosedForm, names: Mapping[str, Value]) -> tuple[BoundMask | None, str]:
+    """The mask at its sizes, or None and what has no value yet."""
+    try:
+        return bind(form, names), ""
+    except UnboundError as error:
+        return None, str(error)
 
 
 def bind_source(source: Source, options: CompileOptions) -> BoundMask:
