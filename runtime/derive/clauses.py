@@ -7,7 +7,6 @@ in the caller's token order; whoever works in another order indexes them.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -199,7 +198,7 @@ class _TestBinder:
         if end is None:
             return None
         offset = self.number(end.offset)
-        if math.isinf(offset):
+        if abs(offset) >= FAR:
             return np.full(self.tokens.length("q"), FAR if offset > 0 else -FAR, np.int64)
         if end.table is not None:
             return self.entry(end.table) + int(offset)
@@ -224,15 +223,12 @@ class _TestBinder:
         return np.clip(leader - before, 0, np.maximum(size - width, 0)), width
 
     def whole(self, expression: Expr) -> int:
-        value = self.number(expression)
-        if math.isinf(value):
-            return FAR if value > 0 else -FAR
-        return int(value)
+        return int(min(max(self.number(expression), -FAR), FAR))
 
     def divisor(self, expression: Expr) -> int:
         value = self.number(expression)
-        if math.isinf(value) or value < 1:
-            raise BindError(f"a coordinate is divided by {value}: at least 1 is needed")
+        if not 1 <= value < FAR:
+            raise BindError(f"a coordinate is divided by {value}: 1 to {FAR - 1:,} can be")
         return int(value)
 
     def number(self, expression: Expr) -> Number:

@@ -18,6 +18,8 @@ from cmask.runtime.expressions import (
     apply,
 )
 
+MAX_PLACE = 1 << 39  # half of what a window takes for infinitely far
+
 
 def place_all(layout: Layout, names: Mapping[str, Value]) -> None:
     """Fill in `pos_start`, `pos_step` and `pos_table` of each segment."""
@@ -58,8 +60,10 @@ class _Placer:
                 segment.pos_table = position.table
                 segment.pos_start = instance.key_start
             else:
-                start = self.position(position, segment, instance)
-                segment.pos_start = instance.key_start + int(start)
+                start = int(self.position(position, segment, instance))
+                if abs(start) >= MAX_PLACE:
+                    raise BindError(f"`{segment.region.name}` cannot stand at {start:,}")
+                segment.pos_start = instance.key_start + start
         self.done[id(segment)] = True
 
     def last_key_pos(self, group: str, number: int) -> int:
