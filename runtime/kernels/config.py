@@ -59,7 +59,7 @@ class KernelConfig:
                 held = self.block_n * both
                 walked = self.block_m * (both + 8)  # and a row's lse and delta
         shared = held + self.num_stages * walked + _BARRIERS
-        if architecture < 100:
+        if not 100 <= architecture < 120:
             return shared
         read_twice = {"forward": 0, "dq": self.block_n * _padded(head_dim) * itemsize}
         return shared + read_twice.get(self.direction, walked) + _BARRIERS_SM_100
@@ -127,6 +127,7 @@ _HALF: dict[Direction, _Shapes] = {
         (64, 64, 8, 2),
         (32, 64, 8, 2),
         (32, 32, 8, 2),
+        (16, 32, 8, 2),
         (16, 32, 4, 1),
         (16, 16, 4, 1),
     ),

@@ -58,13 +58,14 @@ def _whole_steps(x: Tensor) -> int:
 
 
 def has_tma(x: Tensor) -> bool:
-    """Whether blocks of `x` come by descriptor: halves on sm_90 and newer, and the interpreter.
+    """Whether blocks of `x` come by descriptor: halves on sm_90 to sm_110, and the interpreter.
 
-    Products of float32 read their operands from registers, where pointers put them.
+    Elsewhere, and for float32 everywhere, products read their operands from registers: pointers
+    put them there, and blocks by descriptor spill.
     """
     if x.dtype == torch.float32:
         return False
-    return not x.is_cuda or torch.cuda.get_device_capability(x.device) >= (9, 0)
+    return not x.is_cuda or (9, 0) <= torch.cuda.get_device_capability(x.device) < (12, 0)
 
 
 def _descriptor(x: Tensor, block: list[int]) -> TensorDescriptor:

@@ -1,8 +1,9 @@
 """Blocks in and out of memory: device functions that the portable kernels share.
 
-Where the hardware copies blocks (TMA, sm_90 and newer) a tensor is a descriptor; elsewhere it is
-a pointer and a layout, (batch stride, head stride, row stride, rows, columns), all but the rows
-in units of 16 bytes, because Triton turns a descriptor into one 64-bit address an element there.
+Where products read blocks that the hardware has copied (TMA, sm_90 to sm_110) a tensor is a
+descriptor; elsewhere it is a pointer and a layout, (batch stride, head stride, row stride, rows,
+columns), all but the rows in units of 16 bytes: Triton would turn a descriptor into one 64-bit
+address an element there.
 """
 
 import triton

@@ -25,21 +25,39 @@ from support.dense import Bools, Masking, descriptor_of
 
 KIB = 1024
 LIMITS = (SMALLEST_SHARED_MEMORY, 163 * KIB, 227 * KIB)
+# compute capability as one number, and the shared memory that one program may have [bytes]
+DEVICES = (
+    (80, 163 * KIB),
+    (86, SMALLEST_SHARED_MEMORY),
+    (89, SMALLEST_SHARED_MEMORY),
+    (90, 227 * KIB),
+    (100, 227 * KIB),
+    (120, SMALLEST_SHARED_MEMORY),
+)
 
 
 # ------------------------------------------------------------------ configurations
-@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize(("architecture", "limit"), DEVICES)
 @pytest.mark.parametrize("dtype", ITEMSIZE)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_every_head_dim_has_a_configuration_that_fits(
-    direction: Direction, dtype: str, limit: int
+    direction: Direction, dtype: str, architecture: int, limit: int
 ) -> None:
     for head_dim in range(1, MAX_HEAD_DIM + 1, 5):
         for v_head_dim in (1, head_dim, MAX_HEAD_DIM):
             shape = {"head_dim": head_dim, "v_head_dim": v_head_dim}
-            config = choose_config(direction, dtype=dtype, **shape, shared_memory_limit=limit)
+            config = choose_config(
+                direction,
+                dtype=dtype,
+                **shape,
+                shared_memory_limit=limit,
+                architecture=architecture,
+            )
+            needed = config.shared_memory_bytes(
+                **shape, itemsize=ITEMSIZE[dtype], architecture=architecture
+            )
             assert config.direction == direction
-            assert config.shared_memory_bytes(**shape, itemsize=ITEMSIZE[dtype]) <= limit
+            assert needed <= limit
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

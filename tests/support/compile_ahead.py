@@ -23,7 +23,7 @@ from cmask.runtime.kernels.triton_backward import backward_dkdv, backward_dq, ba
 from cmask.runtime.kernels.triton_forward import attention_forward
 
 KERNELS = {"forward": attention_forward, "dkdv": backward_dkdv, "dq": backward_dq}
-SHARED_MEMORY = {80: 163, 86: 99, 90: 227, 100: 227}  # [KiB] CUDA programming guide, 20.2
+SHARED_MEMORY = {80: 163, 86: 99, 90: 227, 100: 227, 120: 99}  # [KiB] CUDA programming guide, 20.2
 TRITON_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 BY_QUERY = ("Q", "GRAD_OUT", "OUT", "DQ")
 BY_VALUE_DIM = ("V", "OUT", "GRAD_OUT", "DV")
@@ -45,7 +45,7 @@ def compile_one(
         architecture=target,
     )
     kernel = KERNELS[direction]
-    tma = target >= 90 and dtype != "float32"
+    tma = 90 <= target < 120 and dtype != "float32"
     constants = _constants(config, kernel.arg_names, tma, dtype, dims, mask, flag)
     types = {name: _type(name, tma, config, dtype, dims) for name in kernel.arg_names}
     signature = {**types, **dict.fromkeys(constants, "constexpr")}
