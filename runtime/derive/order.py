@@ -39,6 +39,10 @@ def slots_of(layout: Layout, names: Mapping[str, Value], side: Side) -> Array | 
             total += padding
         pieces.append(np.where(local < 0, -1, local + start))
         total += len(local)
+        if total > MAX_TOKENS:
+            raise BindError(
+                f"tiles pad the tokens beyond {MAX_TOKENS:,} slots: at `{segment.region.name}`"
+            )
     return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
 
 
@@ -61,7 +65,7 @@ def _local_slots(segment: Segment, order: Order, names: Mapping[str, Value]) -> 
     if order.kind == "raster" or segment.length == 0:
         return offsets
     if order.kind == "mod":
-        return np.argsort(offsets % int(sizes[0]), kind="stable")
+        return np.argsort(offsets % int(min(sizes[0], MAX_TOKENS)), kind="stable")
     return _tile_slots(segment.sizes, tuple(int(n) for n in sizes))
 
 

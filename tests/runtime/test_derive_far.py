@@ -13,7 +13,7 @@ from cmask.grammar.source import Source
 from cmask.runtime.derive.bound import BoundMask, bind
 from cmask.runtime.derive.sizes import BindError
 from cmask.runtime.expressions import Value
-from support.descriptor_checks import Bools
+from support.descriptor_checks import Bools, check_descriptor
 
 SIZES: dict[str, Value] = {"h": 7, "far": 2**31 - 1}
 VERY_FAR = "far * far * far"  # beyond 64 bits
@@ -64,3 +64,16 @@ def test_what_is_too_far_to_count_is_refused(text: str, words: str) -> None:
     form = close(resolve(parse(source), source))
     with pytest.raises(BindError, match=words):
         bind(form, SIZES)
+
+
+def test_an_order_by_a_far_number_is_the_raster() -> None:
+    bound, expected = bound_to(f"region t[h] order mod({VERY_FAR}); t sees t: causal")
+    check_descriptor(bound, bound.descriptor(8, 8), expected)
+
+
+def test_tiles_that_pad_beyond_every_host_are_refused() -> None:
+    text = "mask padded { region t*[h] order tile(1M); t sees t: causal }"
+    source = Source("padded.cmask", text)
+    bound = bind(close(resolve(parse(source), source)), {"h": [1] * 65})
+    with pytest.raises(BindError, match="tiles pad the tokens"):
+        bound.descriptor(8, 8)
