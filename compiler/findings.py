@@ -12,21 +12,28 @@ def findings_of(facts: Facts | None) -> tuple[Diagnostic, ...]:
     if facts is None:
         return ()
     rows = (
-        _warning("empty-rows", u, "queries of `{}` see nothing", "their output is zero")
+        _warning("empty-rows", u, "queries of `{}` see nothing", "their output is zero", "sees")
         for u in facts.empty_rows
     )
     keys = (
-        _warning("unread-keys", u, "keys of `{}` are seen by no query", "their gradients are zero")
+        _warning(
+            "unread-keys",
+            u,
+            "keys of `{}` are seen by no query",
+            "their gradients are zero",
+            "is seen",
+        )
         for u in facts.unread_keys
     )
     return (*rows, *keys)
 
 
-def _warning(code: str, unused: Unused, what: str, consequence: str) -> Diagnostic:
+def _warning(code: str, unused: Unused, what: str, consequence: str, verb: str) -> Diagnostic:
+    count = f"{unused.count:,} of {unused.total:,} {what.format(unused.region)}"
     return Diagnostic(
         code=code,
-        message=f"{unused.count:,} of {unused.total:,} {what.format(unused.region)}",
+        message=f"{count} ({consequence}): {unused.reason}",
         span=NOWHERE,
-        help=f"{unused.reason}; {consequence}",
+        help=f"if this is not meant, add a rule by which `{unused.region}` {verb}",
         severity="warning",
     )

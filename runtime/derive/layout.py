@@ -38,7 +38,6 @@ class Instance:
     key_start: int
     counts: dict[str, int]
     segments: dict[str, list[Segment]] = field(default_factory=dict)
-    key_stop: int = 0
 
 
 @dataclass(slots=True)
@@ -147,7 +146,6 @@ class _Walker:
                 else:
                     segment = self.segment(item, inner)
                     instance.segments.setdefault(item.name, []).append(segment)
-        instance.key_stop = self.layout.kv_len
 
     def numbered(self, item: Item, path: _Path, index: int) -> _Path:
         number = self.counts.get(item.name, 0)
