@@ -100,8 +100,8 @@ def check(options: Options) -> int:
         said = "agrees" if found.holds else f"DIFFERS in {found.differing} pairs"
         shape = _shape(each, options)
         say(
-            f"{each.name:21}{shape.batch:3} × {count(each.seq):6}{found.rows:6} rows compared"
-            f"{found.facts:12,} pairs{shape.flops(found.facts) / 1e9:10.2f} GFLOP  {said}"
+            f"{each.name:21}{shape.batch:3} × {count(each.seq):6}{found.rows:6} rows compared "
+            f"{found.facts:13,} pairs{shape.flops(found.facts) / 1e9:10.2f} GFLOP  {said}"
         )
         holds = holds and found.holds
     return 0 if holds else 1
