@@ -99,7 +99,8 @@ def attention(
     softmax_scale  multiplies q · k; 1 / sqrt(head_dim) if None
     return_lse     also return the natural log-sum-exp, float32[batch, num_q_heads, q_len]; it
                    is differentiable
-    kernel         "triton" or "reference"; chosen by device, dtype and head_dim if None
+    kernel         "gluon" (Hopper; backward "triton"), "triton" or "reference"; chosen by device,
+                   dtype and head_dim if None
     permuted       q, k and v are already in the plan's order (`plan.permute`); so is the result
     configs        one KernelConfig per direction (forward, dkdv, dq) instead of the shipped ones
 
@@ -116,19 +117,25 @@ def attention(
     scale = checked_scale(softmax_scale, q.shape[-1])
     needs_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     heads = (q.shape[0], q.shape[1], k.shape[1], q.shape[3], v.shape[3])
-    kind = CallKind(*heads, q.dtype, q.device, needs_grad, kernel, configs)
-    if kind not in plan.prepared:
-        _prepare(plan, kind)
-    prepared = plan.prepared[kind]
+    reorders = plan.is_permuted and not permuted
+    kind = CallKind(*heads, q.dtype, q.device, needs_grad, kernel, configs, reorders)
+    prepared = plan.prepared.get(kind)
+    if prepared is None:
+        prepared = _prepare(plan, kind)
 
-    k, v = k.expand(q.shape[0], -1, -1, -1), v.expand(q.shape[0], -1, -1, -1)
-    reorder = plan.is_permuted and not permuted
-    if reorder:
+    if prepared.reorders:
         q, k, v = plan.permute(q, "query"), plan.permute(k, "key"), plan.permute(v, "key")
-    out, lse = operator.attention(
-        q, k, v, prepared.tensors, prepared.integers, scale, prepared.kernel
-    )
-    if reorder:
+    if k.shape[0] != q.shape[0]:
+        k = k.expand(q.shape[0], -1, -1, -1)
+    if v.shape[0] != q.shape[0]:
+        v = v.expand(q.shape[0], -1, -1, -1)
+    if needs_grad or not operator.is_plain(q, k, v):
+        out, lse = operator.attention(
+            q, k, v, prepared.tensors, prepared.integers, scale, prepared.kernel
+        )
+    else:
+        out, lse = operator.run_forward(q, k, v, prepared.launches, scale, prepared.kernel)
+    if prepared.reorders:
         out = plan.unpermute(out, "query")
         lse = plan.unpermute(lse, "query", dim=-1) if return_lse else lse
     return (out, lse) if return_lse else out
@@ -138,5 +145,6 @@ def attention(
     reason="the first call of a kind by a plan prepares block lists on the host: make one before "
     "torch.compile traces with fullgraph=True"
 )
-def _prepare(plan: AttentionPlan, kind: CallKind) -> None:
+def _prepare(plan: AttentionPlan, kind: CallKind) -> Prepared:
     plan.prepared[kind] = prepare(plan, kind)
+    return plan.prepared[kind]

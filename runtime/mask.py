@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ import numpy as np
 from cmask.runtime.artifact import ArtifactError, read_artifact
 from cmask.runtime.closed_form import ClosedForm
 from cmask.runtime.derive.bound import BoundMask, bind
+from cmask.runtime.derive.boxes import GridRows
 from cmask.runtime.derive.describe import restore
 from cmask.runtime.derive.facts import Facts
 from cmask.runtime.derive.sizes import BindError, bind_names
@@ -196,6 +198,23 @@ class Plan:
             raise ValueError(f"x must hold {count} slots in dimension {dim}, got {x.shape[dim]}")
         order = self._order(side, x.device)
         return x if order is None else order.unpermute(x, dim)
+
+    @cached_property
+    def grid_rows(self) -> GridRows | None:
+        """Where kernels can read slots in the caller's order; None where they cannot."""
+        return self.bound.grid_rows
+
+    def read_tokens(self, block_m: int, block_n: int) -> torch.Tensor:
+        """int32[kv_len] on the plan's device: 1 where some query sees the key, by token."""
+        import torch
+
+        read = self.descriptor(block_m, block_n).key_is_read[: self.num_kv_slots]
+        slots = self.bound.k_slots
+        if slots is not None:
+            by_token = np.zeros(self.kv_len, np.int32)
+            by_token[slots[slots >= 0]] = read[slots >= 0]
+            read = by_token
+        return torch.from_numpy(read).to(self.device)
 
     def _order(self, side: str, device: torch.device) -> TokenOrder | None:
         """None where slots are tokens."""

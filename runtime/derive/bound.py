@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cmask.runtime.closed_form import ClosedForm
+from cmask.runtime.derive.boxes import GridRows, grid_rows
 from cmask.runtime.derive.clauses import BoundClause, bind_clauses, visible
 from cmask.runtime.derive.describe import Split, View, describe, split
 from cmask.runtime.derive.layout import Layout, lay_out
@@ -79,6 +80,14 @@ class BoundMask:
     def k_slots(self) -> Array | None:
         """int64[slots]: the key of each slot, or -1; None: the same."""
         return slots_of(self.layout, self.names, "k")
+
+    @cached_property
+    def grid_rows(self) -> GridRows | None:
+        """How slots lie in tensors in the caller's order, if they are one grid and a line."""
+        if self.rows != (0, self.tokens.length("q")):
+            return None
+        queries, keys = (grid_rows(self.layout, self.names, side) for side in ("q", "k"))
+        return queries if queries == keys else None
 
     @property
     def segments(self) -> tuple[SegmentSpan, ...]:

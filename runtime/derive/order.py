@@ -23,8 +23,7 @@ SLOT_ALIGNMENT = 128  # tiles begin at a multiple of the largest kernel block [s
 
 def slots_of(layout: Layout, names: Mapping[str, Value], side: Side) -> Array | None:
     """int64[slots]: the token of each slot, or -1; None when slots are the tokens themselves."""
-    orders = {s.region.name: _concrete(s) for s in layout.segments}
-    if all(order.kind == "raster" for order in orders.values()):
+    if all(_concrete(s).kind == "raster" for s in layout.segments):
         return None
     pieces: list[Array] = []
     total = 0
@@ -32,8 +31,8 @@ def slots_of(layout: Layout, names: Mapping[str, Value], side: Side) -> Array | 
         start = segment.q_start if side == "q" else segment.k_start
         if start < 0:
             continue
-        local = _local_slots(segment, orders[segment.region.name], names)
-        if orders[segment.region.name].kind == "tile":
+        local = _local_slots(segment, names)
+        if _concrete(segment).kind == "tile":
             padding = -total % SLOT_ALIGNMENT
             pieces.append(np.full(padding, -1, np.int64))
             total += padding
@@ -56,17 +55,27 @@ def _concrete(segment: Segment) -> Order:
     return Order() if shape is None else Order("tile", tuple(Literal(n) for n in shape))
 
 
-def _local_slots(segment: Segment, order: Order, names: Mapping[str, Value]) -> Array:
-    """int64[slots]: offsets within the region instance, or -1."""
-    offsets = np.arange(segment.length, dtype=np.int64)
+def concrete_order(segment: Segment, names: Mapping[str, Value]) -> tuple[str, tuple[int, ...]]:
+    """The kind of a segment's order ("raster", "tile" or "mod") and its sizes.
+
+    Raises `BindError` for sizes below 1.
+    """
+    order = _concrete(segment)
     sizes = [number(size, names) for size in order.sizes]
     if any(math.isinf(n) or n < 1 for n in sizes):
         raise BindError(f"the order of `{segment.region.name}` needs sizes of at least 1")
-    if order.kind == "raster" or segment.length == 0:
+    return order.kind, tuple(int(min(n, MAX_TOKENS)) for n in sizes)
+
+
+def _local_slots(segment: Segment, names: Mapping[str, Value]) -> Array:
+    """int64[slots]: offsets within the region instance, or -1."""
+    offsets = np.arange(segment.length, dtype=np.int64)
+    kind, sizes = concrete_order(segment, names)
+    if kind == "raster" or segment.length == 0:
         return offsets
-    if order.kind == "mod":
-        return np.argsort(offsets % int(min(sizes[0], MAX_TOKENS)), kind="stable")
-    return _tile_slots(segment.sizes, tuple(int(n) for n in sizes))
+    if kind == "mod":
+        return np.argsort(offsets % sizes[0], kind="stable")
+    return _tile_slots(segment.sizes, sizes)
 
 
 def _tile_slots(grid: tuple[int, ...], tile: tuple[int, ...]) -> Array:

@@ -6,6 +6,11 @@ device.py            a descriptor's arrays on a device; what one launch takes of
 operator.py          the custom operator: fake, autograd, dispatch to a kernel
 reference.py         plain PyTorch: any device
 tensors.py           aligned tensors and tensor descriptors for Triton
+gluon_names.py       Gluon's names, whatever the version of Triton
+gluon_sync.py        device functions: barriers, rings, the queue of work
+gluon_softmax.py     device functions: masks and softmax on a wgmma accumulator
+gluon_forward_sm90.py  Gluon: Hopper at full speed
+gluon_launch.py      its tensor descriptors, made once per kind of call
 triton_masking.py    device functions: what a partial block lets through
 triton_forward.py    Triton: any GPU it compiles for, and its interpreter
 triton_backward.py
@@ -23,6 +28,7 @@ from cmask.runtime.kernels.config import MAX_HEAD_DIM
 _HOMES = {
     "reference": ("reference", "reference"),
     "triton": ("triton_forward", "triton_backward"),
+    "gluon": ("gluon_launch", "triton_backward"),
 }
 NAMES = tuple(_HOMES)
 HALVES = ("bfloat16", "float16")
@@ -30,18 +36,23 @@ HALVES = ("bfloat16", "float16")
 
 @dataclass(frozen=True, slots=True)
 class _Serves:
-    """What a kernel takes: device types, least compute capability, dtypes, head dimensions."""
+    """What a kernel takes: device types, compute capabilities, dtypes, head dimensions.
+
+    capabilities: the least one, and the first that it does not run on.
+    """
 
     devices: tuple[str, ...]
-    capability: tuple[int, int]
+    capabilities: tuple[tuple[int, int], tuple[int, int]]
     dtypes: tuple[str, ...]
     max_head_dim: int | None
 
 
 # the first kernel that serves a call runs it
+_ANY = (99, 0)
 _TABLE = {
-    "triton": _Serves(("cuda",), (8, 0), (*HALVES, "float32"), MAX_HEAD_DIM),
-    "reference": _Serves(("cpu",), (0, 0), (*HALVES, "float32", "float64"), None),
+    "gluon": _Serves(("cuda",), ((9, 0), (9, 1)), HALVES, MAX_HEAD_DIM),
+    "triton": _Serves(("cuda",), ((8, 0), _ANY), (*HALVES, "float32"), MAX_HEAD_DIM),
+    "reference": _Serves(("cpu",), ((0, 0), _ANY), (*HALVES, "float32", "float64"), None),
 }
 
 
@@ -55,7 +66,7 @@ def choose_kernel(
     for name, serves in _TABLE.items():
         if (
             device_type in serves.devices
-            and capability >= serves.capability
+            and serves.capabilities[0] <= capability < serves.capabilities[1]
             and dtype in serves.dtypes
             and (serves.max_head_dim is None or head_dim <= serves.max_head_dim)
         ):

@@ -20,6 +20,7 @@ SMALLEST_SHARED_MEMORY = 99 * 1024  # [bytes] sm_86, sm_89, sm_120; CUDA program
 # warp group multiplies from shared memory, where operands need registers, too, and for float32
 MAX_ACCUMULATORS = {"shared": 200, "registers": 100, "float32": 64}
 _BARRIERS = 2816  # [bytes] mbarriers, scratch of reductions, pattern words
+_BARRIERS_GLUON = 1024  # [bytes] mbarriers, records of items, scratch
 _BARRIERS_SM_100 = 8192  # [bytes] more, as Triton 3.6 and 3.9 allocate
 
 
@@ -30,6 +31,7 @@ class KernelConfig:
     forward, dq  a program holds `block_m` queries and walks their keys `block_n` at a time
     dkdv         a program holds `block_n` keys and walks their queries `block_m` at a time
     In both, `num_stages` blocks of what is walked are in flight.
+    kernel  "triton", or "gluon": forward only, a warpgroup (4 warps) for each 64 queries
     """
 
     direction: Direction
@@ -48,6 +50,11 @@ class KernelConfig:
         On sm_100 what two products read stays in flight for one more block.
         """
         both = (_padded(head_dim) + _padded(v_head_dim)) * itemsize
+        if self.kernel == "gluon":
+            d, dv = _padded(head_dim), _padded(v_head_dim)
+            held = q_buffers(d, dv) * self.block_m * max(d, dv) * itemsize
+            words = self.block_m * 16  # of a pattern
+            return held + self.num_stages * (self.block_n * both + words) + _BARRIERS_GLUON
         match self.direction:
             case "forward":
                 held = self.block_m * _padded(head_dim) * itemsize
@@ -142,6 +149,10 @@ _HALF: dict[Direction, _Shapes] = {
         (32, 16, 4, 1),
     ),
 }
+_GLUON: _Shapes = (
+    (128, 128, 8, 2),
+    (128, 64, 8, 2),
+)
 _FLOAT32: _Shapes = (
     (32, 32, 8, 2),
     (32, 32, 8, 1),
@@ -157,10 +168,12 @@ def choose_config(
     v_head_dim: int,
     shared_memory_limit: int = SMALLEST_SHARED_MEMORY,
     architecture: int = 80,
+    kernel: str = "triton",
 ) -> KernelConfig:
     """The first configuration of the list that fits: same question, same answer.
 
     dtype: "bfloat16", "float16" or "float32".
+    kernel: of the forward; the backward is "triton".
     shared_memory_limit: [bytes] that one program of the device may have.
     architecture: compute capability as one number, 90 for sm_90.
     Raises ValueError if none fits.
@@ -168,10 +181,17 @@ def choose_config(
     itemsize = ITEMSIZE[dtype]
     operands = "shared" if 90 <= architecture < 120 else "registers"
     most = MAX_ACCUMULATORS[dtype if dtype == "float32" else operands]
-    for shape in _FLOAT32 if dtype == "float32" else _HALF[direction]:
+    kernel = kernel if direction == "forward" else "triton"
+    shapes = _FLOAT32 if dtype == "float32" else _HALF[direction]
+    for shape in _GLUON if kernel == "gluon" else shapes:
         m, n, warps, stages = shape
         config = KernelConfig(
-            direction=direction, block_m=m, block_n=n, num_warps=warps, num_stages=stages
+            direction=direction,
+            block_m=m,
+            block_n=n,
+            num_warps=warps,
+            num_stages=stages,
+            kernel=kernel,
         )
         needed = config.shared_memory_bytes(
             head_dim=head_dim,
@@ -186,6 +206,11 @@ def choose_config(
         f"no configuration of the {direction} kernel fits {shared_memory_limit} bytes of shared "
         f"memory with head_dim {head_dim}, v head_dim {v_head_dim} and {dtype}"
     )
+
+
+def q_buffers(head_dim: int, v_head_dim: int) -> int:
+    """How many query blocks the Hopper forward has in flight (padded head dimensions)."""
+    return 2 if max(head_dim, v_head_dim) <= 128 else 1
 
 
 def _padded(head_dim: int) -> int:

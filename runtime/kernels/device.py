@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cmask.runtime.derive.boxes import GridRows
 from cmask.runtime.descriptor import BlockLists, Descriptor, Int32Array, pack_pattern
 from cmask.runtime.kernels.config import KernelConfig
 from cmask.runtime.kernels.schedule import heads_in_flight, work_items
@@ -23,14 +24,18 @@ class Launch:
     """What one kernel walks and how: tensors and integers only, as the custom operator needs.
 
     offsets      int32[3, owners + 1]: where an owner's full, bounds and pattern entries begin
+    counts       int32[2, owners]: how many blocks its full and its bounds runs hold
     entries      int32[entries, 2]: (first, stop) of a run, or (block, pattern)
     patterns     int32[num_patterns, rows, 4]: rows are the owner's, see `pack_pattern`
     bounds       int32[2 * max(1, num_intervals), num_rows]
     key_is_read  int32[num_kv_blocks * block_n]
     items        int32[items, 2]: (batch * heads + head, owner) in the order of work
+    grid         how the kernel finds slots in tensors in the caller's order; None: it is given
+                 slots
     """
 
     offsets: Tensor
+    counts: Tensor
     entries: Tensor
     patterns: Tensor
     bounds: Tensor
@@ -44,14 +49,22 @@ class Launch:
     has_patterns: int
     has_unread_keys: int
     has_empty_rows: int
+    grid: GridRows | None = None
 
-    NUM_TENSORS = 6
-    NUM_INTEGERS = 8
+    NUM_TENSORS = 7
+    NUM_INTEGERS = 8 + GridRows.NUM_INTEGERS
+
+    @cached_property
+    def key(self) -> tuple[int, ...]:
+        """What decides how the kernel is compiled and launched, but for pointers."""
+        lengths = (len(self.items), self.counts.shape[1], self.bounds.shape[1], len(self.patterns))
+        return (*self.integers(), *lengths)
 
     def tensors(self) -> list[Tensor]:
         """The tensors, in the order of the fields."""
         return [
             self.offsets,
+            self.counts,
             self.entries,
             self.patterns,
             self.bounds,
@@ -70,13 +83,15 @@ class Launch:
             self.has_patterns,
             self.has_unread_keys,
             self.has_empty_rows,
+            *GridRows.integers(self.grid),
         ]
 
     @staticmethod
     def nth(index: int, tensors: list[Tensor], integers: list[int]) -> Launch:
         """The inverse of `tensors` and `integers`, from several launches one behind the other."""
         t, i = index * Launch.NUM_TENSORS, index * Launch.NUM_INTEGERS
-        fields = (*tensors[t : t + Launch.NUM_TENSORS], *integers[i : i + Launch.NUM_INTEGERS])
+        grid = GridRows.from_integers(integers[i + 8 : i + Launch.NUM_INTEGERS])
+        fields = (*tensors[t : t + Launch.NUM_TENSORS], *integers[i : i + 8], grid)
         return Launch(*fields)  # type: ignore[arg-type]
 
 
@@ -85,6 +100,7 @@ class Side:
     """The block lists of one side; `costs` and `order` stay on the host for the schedule."""
 
     offsets: Tensor
+    counts: Tensor
     entries: Tensor
     patterns: Tensor
     costs: NDArray[np.float64]
@@ -95,23 +111,19 @@ class Side:
 class DeviceDescriptor:
     """One descriptor on one device.
 
-    Short runs of full blocks stand in the pattern lists of owners that have patterns, with a
-    pattern of ones: to the mask it is the same, and it spares the kernel a loop.
+    Portable kernels find short runs of full blocks among the patterns of owners that have some,
+    with a pattern of ones: to the mask it is the same, and it spares them a loop.
     """
 
-    block_m: int
-    block_n: int
-    q_len: int
-    kv_len: int
+    host: Descriptor
     num_intervals: int
     has_patterns: bool
     has_unread_keys: bool
     has_empty_rows: bool
-    by_query: Side
-    by_key: Side
     bounds: Tensor
     key_is_read: Tensor
-    _schedules: dict[tuple[str, int, int], Tensor] = field(default_factory=dict)
+    _sides: dict[tuple[bool, int], Side] = field(default_factory=dict)
+    _schedules: dict[tuple[bool, int, int], Tensor] = field(default_factory=dict)
 
     @staticmethod
     def from_host(descriptor: Descriptor, device: str | torch.device) -> DeviceDescriptor:
@@ -121,16 +133,11 @@ class DeviceDescriptor:
         if d.num_intervals == 0:
             bounds = np.zeros((2, d.num_q_blocks * d.block_m), np.int32)
         return DeviceDescriptor(
-            block_m=d.block_m,
-            block_n=d.block_n,
-            q_len=d.q_len,
-            kv_len=d.kv_len,
+            host=d,
             num_intervals=d.num_intervals if len(d.by_query.bounds_runs) else 0,
             has_patterns=len(d.patterns) > 0,
             has_unread_keys=not d.every_key_is_read,
             has_empty_rows=not _every_row_sees(d),
-            by_query=_side(d.by_query, d.patterns, d.block_n, device),
-            by_key=_side(d.by_key, d.key_patterns, d.block_m, device),
             bounds=_tensor(bounds, device),
             key_is_read=_tensor(d.key_is_read, device),
         )
@@ -142,17 +149,19 @@ class DeviceDescriptor:
 
         bytes_per_walk: bytes of the tensors that `heads_per_walk` heads walk together.
         """
-        side = self.by_key if config.direction == "dkdv" else self.by_query
+        by_key = config.direction == "dkdv"
+        side = self.side(by_key, SHORT_RUN if config.kernel == "triton" else 0)
         group = heads_in_flight(num_heads, heads_per_walk, bytes_per_walk)
         return Launch(
             offsets=side.offsets,
+            counts=side.counts,
             entries=side.entries,
             patterns=side.patterns,
             bounds=self.bounds,
             key_is_read=self.key_is_read,
-            items=self._schedule(config.direction, side, num_heads, group),
-            block_m=self.block_m,
-            block_n=self.block_n,
+            items=self._schedule(by_key, side, num_heads, group),
+            block_m=self.host.block_m,
+            block_n=self.host.block_n,
             num_warps=config.num_warps,
             num_stages=config.num_stages,
             num_intervals=self.num_intervals,
@@ -161,8 +170,19 @@ class DeviceDescriptor:
             has_empty_rows=int(self.has_empty_rows),
         )
 
-    def _schedule(self, direction: str, side: Side, num_heads: int, group: int) -> Tensor:
-        key = ("key" if direction == "dkdv" else "query", num_heads, group)
+    def side(self, by_key: bool, short_run: int) -> Side:
+        """The lists of one side; full runs of fewer blocks than `short_run` as patterns."""
+        key = (by_key, short_run)
+        if key not in self._sides:
+            d, device = self.host, self.key_is_read.device
+            lists = d.by_key if by_key else d.by_query
+            patterns = d.key_patterns if by_key else d.patterns
+            columns = d.block_m if by_key else d.block_n
+            self._sides[key] = _side(lists, patterns, columns, short_run, device)
+        return self._sides[key]
+
+    def _schedule(self, by_key: bool, side: Side, num_heads: int, group: int) -> Tensor:
+        key = (by_key, num_heads, group)
         if key not in self._schedules:
             items = work_items(side.costs, side.order, num_heads, group, self._processors)
             self._schedules[key] = _tensor(items, side.offsets.device)
@@ -177,7 +197,11 @@ class DeviceDescriptor:
 
 
 def _side(
-    lists: BlockLists, patterns: Int32Array, columns: int, device: str | torch.device
+    lists: BlockLists,
+    patterns: Int32Array,
+    columns: int,
+    short_run: int,
+    device: str | torch.device,
 ) -> Side:
     """The lists of one side as offsets and entries; costs in units of a full block."""
     owners = len(lists.order)
@@ -192,7 +216,7 @@ def _side(
     np.add.at(costs, pattern_owner, _PARTIAL_COST)
 
     has_patterns = np.diff(lists.pattern_offsets) > 0
-    is_short = (full[:, 1] - full[:, 0] < SHORT_RUN) & has_patterns[full_owner]
+    is_short = (full[:, 1] - full[:, 0] < short_run) & has_patterns[full_owner]
     if is_short.any():
         patterns = np.concatenate([patterns, _all_ones(patterns, columns)])
         lengths = (full[:, 1] - full[:, 0])[is_short]
@@ -212,8 +236,13 @@ def _side(
             for start, owner in zip(starts, (full_owner, bounds_owner, pattern_owner), strict=True)
         ]
     )
+    counts = [
+        np.bincount(owner, runs[:, 1] - runs[:, 0], owners)
+        for owner, runs in ((full_owner, full), (bounds_owner, bounds))
+    ]
     return Side(
         offsets=_tensor(offsets, device),
+        counts=_tensor(np.stack(counts), device),
         entries=_tensor(np.concatenate([*entries, np.zeros((1, 2))]), device),
         patterns=_tensor(patterns if len(patterns) else np.zeros((1, 1, 4)), device),
         costs=costs,

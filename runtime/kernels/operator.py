@@ -38,13 +38,34 @@ def attention(
     kernel: str,
 ) -> tuple[Tensor, Tensor]:
     """(out, lse): out in q's order of dimensions, lse natural, -inf where a query sees nothing."""
-    out, lse = _outputs(q, v)
-    if 0 in (*q.shape, *k.shape, *v.shape):
-        return out.zero_(), lse.fill_(-torch.inf)
+    return run_forward(q, k, v, _launches(tensors, integers), softmax_scale, kernel)
+
+
+def run_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    launches: tuple[Launch, ...],
+    softmax_scale: float,
+    kernel: str,
+) -> tuple[Tensor, Tensor]:
+    """What the operator does, for eager calls that need nothing of what torch adds to it."""
+    out = _empty_output(q, v)
+    if 0 in q.shape or 0 in k.shape or 0 in v.shape:
+        return out.zero_(), _empty_lse(q).fill_(-torch.inf)
     with _on_device_of(q):
-        launches = _launches(tensors, integers)
         lse = forward_of(kernel)(q, k, v, launches, softmax_scale, out=out)
     return out, lse
+
+
+def is_plain(*tensors: Tensor) -> bool:
+    """Whether torch would only look on: no tracing, no subclass, no mode, no transform."""
+    return (
+        not torch.compiler.is_compiling()
+        and all(type(x) is Tensor for x in tensors)
+        and torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._functorch.peek_interpreter_stack() is None
+    )
 
 
 @attention.register_fake
@@ -127,12 +148,21 @@ attention.register_autograd(_differentiate, setup_context=_save)
 
 
 def _outputs(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Uninitialised (out, lse): out is laid out in memory in q's order of dimensions."""
+    return _empty_output(q, v), _empty_lse(q)
+
+
+def _empty_output(q: Tensor, v: Tensor) -> Tensor:
+    """Uninitialised, laid out in memory in q's order of dimensions."""
+    if q.is_contiguous():
+        return q.new_empty((*q.shape[:3], v.shape[3]))
     order = sorted(range(3), key=q.stride, reverse=True)
     out = q.new_empty([*(q.shape[i] for i in order), v.shape[-1]])
-    out = out.permute(*(order.index(i) for i in range(3)), 3)
+    return out.permute(*(order.index(i) for i in range(3)), 3)
+
+
+def _empty_lse(q: Tensor) -> Tensor:
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return out, q.new_empty(q.shape[:-1], dtype=dtype)
+    return q.new_empty(q.shape[:-1], dtype=dtype)
 
 
 def _launches(tensors: list[Tensor], integers: list[int]) -> tuple[Launch, ...]:
@@ -141,4 +171,9 @@ def _launches(tensors: list[Tensor], integers: list[int]) -> tuple[Launch, ...]:
 
 
 def _on_device_of(x: Tensor) -> AbstractContextManager[Any]:
-    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+    if not x.is_cuda or x.device.index == torch.cuda.current_device():
+        return _HERE
+    return torch.cuda.device(x.device)
+
+
+_HERE: AbstractContextManager[None] = nullcontext()

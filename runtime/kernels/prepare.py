@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from cmask.runtime.checks import listed
-from cmask.runtime.kernels import NAMES, choose_kernel
+from cmask.runtime.derive.boxes import GridRows
+from cmask.runtime.kernels import HALVES, NAMES, choose_kernel
 from cmask.runtime.kernels.config import (
     DIRECTIONS,
     ITEMSIZE,
@@ -18,7 +20,7 @@ from cmask.runtime.kernels.config import (
     KernelConfig,
     choose_config,
 )
-from cmask.runtime.kernels.device import DeviceDescriptor
+from cmask.runtime.kernels.device import DeviceDescriptor, Launch
 
 # the reference walks query blocks of this shape, backward too
 REFERENCE_CONFIG = KernelConfig(
@@ -39,15 +41,30 @@ class CallKind(NamedTuple):
     needs_grad: bool
     kernel: str | None
     configs: tuple[KernelConfig, ...] | None
+    reorders: bool  # tensors are in the caller's order, which is not the plan's
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Kernel and launches of one kind of call, as the operator takes them."""
+    """Kernel and launches of one kind of call.
+
+    tensors, integers  the launches as the operator takes them
+    reorders           whether the caller's order must be permuted to the plan's first
+    """
 
     kernel: str
-    tensors: list[Tensor]
-    integers: list[int]
+    launches: tuple[Launch, ...]
+    reorders: bool
+
+    @cached_property
+    def tensors(self) -> list[Tensor]:
+        """Of all launches, one behind the other."""
+        return [tensor for launch in self.launches for tensor in launch.tensors()]
+
+    @cached_property
+    def integers(self) -> list[int]:
+        """The same of the integers."""
+        return [integer for launch in self.launches for integer in launch.integers()]
 
 
 class PreparesCalls(Protocol):
@@ -57,8 +74,15 @@ class PreparesCalls(Protocol):
     def device(self) -> str | torch.device:
         """Where the plan's tensors are."""
 
+    @property
+    def grid_rows(self) -> GridRows | None:
+        """How kernels find slots in the caller's order; None where they cannot."""
+
     def device_descriptor(self, block_m: int, block_n: int) -> DeviceDescriptor:
         """The blocks of one shape on the plan's device."""
+
+    def read_tokens(self, block_m: int, block_n: int) -> Tensor:
+        """int32[kv_len]: 1 where some query sees the key, by token."""
 
 
 def prepare(plan: PreparesCalls, kind: CallKind) -> Prepared:
@@ -74,7 +98,7 @@ def prepare(plan: PreparesCalls, kind: CallKind) -> Prepared:
     for config in _configs(kind, kernel):
         descriptor = plan.device_descriptor(config.block_m, config.block_n)
         by_key = config.direction == "dkdv"
-        tokens = descriptor.q_len * group if by_key else descriptor.kv_len
+        tokens = descriptor.host.q_len * group if by_key else descriptor.host.kv_len
         row_bytes = (kind.head_dim + kind.v_head_dim) * kind.dtype.itemsize
         launches.append(
             descriptor.launch(
@@ -84,16 +108,29 @@ def prepare(plan: PreparesCalls, kind: CallKind) -> Prepared:
                 bytes_per_walk=tokens * row_bytes,
             )
         )
-    return Prepared(
-        kernel,
-        [tensor for launch in launches for tensor in launch.tensors()],
-        [integer for launch in launches for integer in launch.integers()],
+    if kind.reorders and kernel == "gluon" and not kind.needs_grad and plan.grid_rows is not None:
+        launches = [_in_callers_order(launches[0], plan)]
+        return Prepared(kernel, tuple(launches), reorders=False)
+    return Prepared(kernel, tuple(launches), reorders=kind.reorders)
+
+
+def _in_callers_order(launch: Launch, plan: PreparesCalls) -> Launch:
+    """The same launch on tensors in the caller's order."""
+    read = plan.read_tokens(launch.block_m, launch.block_n)
+    return replace(
+        launch,
+        key_is_read=read,
+        has_unread_keys=int(not bool(read.all())),
+        grid=plan.grid_rows,
     )
 
 
 def _kernel(kind: CallKind) -> str:
     dtype, largest = _name(kind.dtype), max(kind.head_dim, kind.v_head_dim)
     device, kernel = kind.device, kind.kernel
+    given = [config.kernel for config in kind.configs or () if config.direction == "forward"]
+    if kernel is None and given:
+        kernel = given[0]
     if kernel is None:
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
         chosen = choose_kernel(device.type, capability, dtype, largest)
@@ -107,7 +144,20 @@ def _kernel(kind: CallKind) -> str:
         raise ValueError(f"kernel must be one of {listed(NAMES)}, got {kernel!r}")
     if kernel == "triton":
         _check_triton(dtype, largest, device)
+    if kernel == "gluon":
+        _check_gluon(dtype, largest, device)
     return kernel
+
+
+def _check_gluon(dtype: str, head_dim: int, device: torch.device) -> None:
+    if dtype not in HALVES:
+        raise ValueError(f'q must be one of {listed(HALVES)} for kernel="gluon", got {dtype}')
+    if head_dim > MAX_HEAD_DIM:
+        raise ValueError(
+            f'head_dim must be at most {MAX_HEAD_DIM} for kernel="gluon", got {head_dim}'
+        )
+    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
+        raise ValueError(f'q must be on a Hopper GPU (sm_90) for kernel="gluon", got {device}')
 
 
 def _check_triton(dtype: str, head_dim: int, device: torch.device) -> None:
@@ -136,6 +186,7 @@ def _configs(kind: CallKind, kernel: str) -> list[KernelConfig]:
             v_head_dim=kind.v_head_dim,
             shared_memory_limit=limit,
             architecture=architecture,
+            kernel=kernel,
         )
         for direction in DIRECTIONS[: 3 if kind.needs_grad else 1]
     ]

@@ -130,7 +130,9 @@ def test_a_permuted_plan_gives_the_callers_order(device: torch.device) -> None:
 
 # ------------------------------------------------------------------ which kernel, and refusals
 def test_one_table_decides_which_kernel_runs() -> None:
-    assert choose_kernel("cuda", (9, 0), "bfloat16", 128) == "triton"
+    assert choose_kernel("cuda", (9, 0), "bfloat16", 128) == "gluon"
+    assert choose_kernel("cuda", (9, 0), "float32", 128) == "triton"
+    assert choose_kernel("cuda", (10, 0), "bfloat16", 128) == "triton"
     assert choose_kernel("cuda", (8, 0), "float32", 256) == "triton"
     assert choose_kernel("cpu", (0, 0), "float64", 512) == "reference"
     assert choose_kernel("cuda", (7, 5), "float16", 64) is None
@@ -166,7 +168,7 @@ def _call(plan: DensePlan, **changes: Any) -> None:
         ({"softmax_scale": 0.0}, "softmax_scale must be a positive finite number, got 0.0"),
         ({"softmax_scale": float("nan")}, "softmax_scale must be .*, got nan"),
         ({"softmax_scale": float("inf")}, "softmax_scale must be .*, got inf"),
-        ({"kernel": "flash"}, "kernel must be one of reference, triton, got 'flash'"),
+        ({"kernel": "flash"}, "kernel must be one of reference, triton, gluon, got 'flash'"),
     ],
 )
 def test_what_cannot_be_served_is_refused_in_words(

@@ -110,6 +110,7 @@ class DensePlan:
     _on_device: dict[tuple[int, int], DeviceDescriptor] = field(default_factory=dict)
 
     is_permuted = False
+    grid_rows = None
 
     @property
     def q_len(self) -> int:
@@ -132,6 +133,9 @@ class DensePlan:
 
     def unpermute(self, x: Tensor, side: str = "query", *, dim: int = -2) -> Tensor:
         return x
+
+    def read_tokens(self, block_m: int, block_n: int) -> Tensor:
+        raise NotImplementedError("slots are tokens")
 
     def device_descriptor(self, block_m: int, block_n: int) -> DeviceDescriptor:
         key = (block_m, block_n)

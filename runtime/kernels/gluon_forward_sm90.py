@@ -1,0 +1,723 @@
+"""Attention forward on Hopper (sm_90a): a producer warp, consumer warpgroups, a queue of work.
+
+A program is persistent.  It draws items (a head and a block of 64 queries per consumer warpgroup)
+from a global counter and walks the key blocks that those queries see:
+
+    producer    draws an item ahead, loads Q (two items in flight), then K and V of each block by
+                TMA into a ring of stages; the words of a pattern arrive on their K block's barrier
+    consumers   one warpgroup per 64 queries: S = Q K^T, mask, online softmax, O += P V
+
+What is in flight in a consumer at block j, from top to bottom of `_attend`:
+
+    my turn | Q K_j^T issued | O rescaled | P_{j-1} V_{j-1} issued | the other's turn
+    | Q K_j^T done, stage of K_j free | mask, maximum, exponentials, sums: all beside P V
+    | K_{j+1} has arrived | P V done, stage of V_{j-1} free | P_j rounded
+
+So the exponentials of one warpgroup overlap its own second product and the other's first.  The
+wait for K_{j+1} stands before the last wait on purpose: it ends a basic block, without which
+ptxas moves that wait above the exponentials and the overlap is lost.
+
+Measured on an H200 (Triton 3.6.0): see docs/performance.md.  The compiled code is checked in the
+tests without a GPU: no spills in loops, no serialised wgmma, exponentials between the two waits.
+
+Sources: Shah et al., FlashAttention-3 (arXiv 2407.08608); lazy rescaling: FlashAttention-4.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from cmask.runtime.kernels.gluon_names import aggregate, load_block, reinterpret, store_block
+from cmask.runtime.kernels.gluon_softmax import (
+    load_words,
+    mask_by_bounds,
+    mask_by_words,
+    pack_weights,
+    rescale_result,
+    row_sums,
+    softmax_step,
+    unpack_weights,
+)
+from cmask.runtime.kernels.gluon_sync import (
+    K_EMPTY,
+    Q_EMPTY,
+    TURN,
+    V_EMPTY,
+    Ring,
+    arrive_named,
+    broadcast,
+    field,
+    leave_queue,
+    publish,
+    release_stage,
+    sync_named,
+    take_ticket,
+)
+
+UNIT = gl.constexpr(64)  # queries of a warpgroup
+FULL = gl.constexpr(0)
+BOUNDS = gl.constexpr(1)
+PATTERN = gl.constexpr(2)
+LN_2 = gl.constexpr(0.6931471805599453)
+
+
+@aggregate
+class Tiling:
+    """What is known when the kernel is compiled.
+
+    BOX: the box of a grid that 64 slots are, or () where slots are tokens; KEY_BOX: of a key block.
+    UNITS, KEY_UNITS: how many of them a tile of the grid is cut into.
+    """
+
+    WARPGROUPS: gl.constexpr
+    THREADS: gl.constexpr  # of the consumers and the producer: who meets at an empty stage
+    STAGES: gl.constexpr
+    Q_BUFFERS: gl.constexpr
+    BLOCK_N: gl.constexpr
+    HEAD_DIM: gl.constexpr
+    V_HEAD_DIM: gl.constexpr
+    Q_STEP: gl.constexpr  # the n-th buffer of queries is the (n * Q_STEP)-th of `Shared.q`
+    O_STEP: gl.constexpr
+    INTERVALS: gl.constexpr
+    HAS_PATTERNS: gl.constexpr
+    BOX: gl.constexpr
+    UNITS: gl.constexpr
+    KEY_BOX: gl.constexpr
+    KEY_UNITS: gl.constexpr
+
+    @gluon.constexpr_function
+    def __init__(
+        self, WARPGROUPS, STAGES, Q_BUFFERS, BLOCK_N, HEAD_DIM, V_HEAD_DIM, INTERVALS,
+        HAS_PATTERNS, BOX, UNITS, KEY_BOX, KEY_UNITS,
+    ):  # fmt: skip
+        self.WARPGROUPS = gl.constexpr(WARPGROUPS)
+        self.THREADS = gl.constexpr(WARPGROUPS * 128 + 32)
+        self.STAGES = gl.constexpr(STAGES)
+        self.Q_BUFFERS = gl.constexpr(Q_BUFFERS)
+        self.BLOCK_N = gl.constexpr(BLOCK_N)
+        self.HEAD_DIM = gl.constexpr(HEAD_DIM)
+        self.V_HEAD_DIM = gl.constexpr(V_HEAD_DIM)
+        self.Q_STEP = gl.constexpr(max(V_HEAD_DIM // HEAD_DIM, 1))
+        self.O_STEP = gl.constexpr(max(HEAD_DIM // V_HEAD_DIM, 1))
+        self.INTERVALS = gl.constexpr(INTERVALS)
+        self.HAS_PATTERNS = gl.constexpr(HAS_PATTERNS)
+        self.BOX = gl.constexpr(BOX)
+        self.UNITS = gl.constexpr(UNITS)
+        self.KEY_BOX = gl.constexpr(KEY_BOX)
+        self.KEY_UNITS = gl.constexpr(KEY_UNITS)
+
+
+@aggregate
+class Shared:
+    """Shared memory: buffers and the barriers that say they are full."""
+
+    q: gl.shared_memory_descriptor  # [Q_BUFFERS * WARPGROUPS * Q_STEP, 1, 1, 64, HEAD_DIM]
+    out: gl.shared_memory_descriptor  # the same memory, [… * O_STEP, 1, 1, 64, V_HEAD_DIM]
+    k: gl.shared_memory_descriptor  # [STAGES, 1, 1, BLOCK_N, HEAD_DIM]
+    v: gl.shared_memory_descriptor  # [STAGES, 1, 1, BLOCK_N, V_HEAD_DIM]
+    patterns: gl.shared_memory_descriptor  # [STAGES, 1, WARPGROUPS, 256]
+    words: gl.shared_memory_descriptor  # the same memory, [STAGES * WARPGROUPS, 64, 4]
+    records: gl.shared_memory_descriptor  # [2, 8]: the items in flight
+    fields: gl.shared_memory_descriptor  # the same memory, [16, 1]
+    q_full: gl.shared_memory_descriptor
+    k_full: gl.shared_memory_descriptor
+    v_full: gl.shared_memory_descriptor
+    record_full: gl.shared_memory_descriptor
+
+    @gluon.constexpr_function
+    def __init__(
+        self, q, out, k, v, patterns, words, records, fields, q_full, k_full, v_full, record_full
+    ):
+        self.q = q
+        self.out = out
+        self.k = k
+        self.v = v
+        self.patterns = patterns
+        self.words = words
+        self.records = records
+        self.fields = fields
+        self.q_full = q_full
+        self.k_full = k_full
+        self.v_full = v_full
+        self.record_full = record_full
+
+
+# ------------------------------------------------------------------------------ rows in memory
+
+
+@gluon.jit
+def _is_in_grid(slot, grid):
+    return (slot >= grid[0]) & (slot < grid[1])
+
+
+@gluon.jit
+def _linear(slot, grid):
+    """The row of a slot outside the grid, in the tensor of such rows."""
+    return gl.where(slot >= grid[1], slot - grid[1], slot)
+
+
+@gluon.jit
+def _corner(slot, grid, BOX: gl.constexpr, UNITS: gl.constexpr):
+    """(frame, row, column) of the first token of a box; a tile is UNITS boxes, one on another."""
+    if len(BOX) == 2:
+        unit = (slot - grid[0]) // (BOX[0] * BOX[1])
+        tile = unit // UNITS
+        row = tile // grid[3]
+        return row * 0, row * (BOX[0] * UNITS) + unit % UNITS * BOX[0], (tile % grid[3]) * BOX[1]
+    else:
+        unit = (slot - grid[0]) // (BOX[0] * BOX[1] * BOX[2])
+        tile = unit // UNITS
+        frame = tile // (grid[2] * grid[3])
+        row = tile // grid[3] % grid[2]
+        return (
+            frame * (BOX[0] * UNITS) + unit % UNITS * BOX[0],
+            row * BOX[1],
+            (tile % grid[3]) * BOX[2],
+        )
+
+
+@gluon.jit
+def _load(
+    x, x_grid, barrier, buffer, batch, head, num_heads, slot, grid,
+    BOX: gl.constexpr, UNITS: gl.constexpr, DIM: gl.constexpr,
+):  # fmt: skip
+    """Rows from a slot on, by TMA: in a line, or as a box of the grid; zeros past every edge."""
+    if len(BOX) == 0:
+        load_block(x, [batch, head, slot, 0], barrier, buffer)
+    else:
+        if _is_in_grid(slot, grid):
+            frame, row, column = _corner(slot, grid, BOX, UNITS)
+            if len(BOX) == 2:
+                target = buffer.reshape([1, 1, BOX[0], BOX[1], DIM])
+                load_block(x_grid, [batch, head, row, column, 0], barrier, target)
+            else:
+                target = buffer.reshape([1, BOX[0], BOX[1], BOX[2], DIM])
+                load_block(
+                    x_grid, [batch * num_heads + head, frame, row, column, 0], barrier, target
+                )
+        else:
+            load_block(x, [batch, head, _linear(slot, grid), 0], barrier, buffer)
+
+
+@gluon.jit
+def _store(out, out_grid, buffer, batch, head, num_heads, slot, grid, T):
+    """The inverse of `_load`, 64 rows; what lies past an edge is dropped."""
+    BOX: gl.constexpr = T.BOX
+    if len(BOX) == 0:
+        store_block(out, [batch, head, slot, 0], buffer)
+    else:
+        if _is_in_grid(slot, grid):
+            frame, row, column = _corner(slot, grid, BOX, T.UNITS)
+            if len(BOX) == 2:
+                source = buffer.reshape([1, 1, BOX[0], BOX[1], T.V_HEAD_DIM])
+                store_block(out_grid, [batch, head, row, column, 0], source)
+            else:
+                source = buffer.reshape([1, BOX[0], BOX[1], BOX[2], T.V_HEAD_DIM])
+                store_block(out_grid, [batch * num_heads + head, frame, row, column, 0], source)
+        else:
+            store_block(out, [batch, head, _linear(slot, grid), 0], buffer)
+
+
+@gluon.jit
+def _store_lse(LSE, lse, head_index, q_len, slot, grid, BOX: gl.constexpr, UNITS: gl.constexpr):
+    """64 values of LSE, in the caller's order of tokens."""
+    i = gl.arange(0, 64, layout=lse.type.layout)
+    base = LSE + head_index.to(gl.int64) * q_len
+    if len(BOX) == 0:
+        gl.store(base + slot + i, lse, mask=slot + i < q_len)
+    else:
+        if _is_in_grid(slot, grid):
+            frame, row, column = _corner(slot, grid, BOX, UNITS)
+            if len(BOX) == 2:
+                row = row + i // BOX[1]
+                column = column + i % BOX[1]
+                frame = row * 0
+            else:
+                frame = frame + i // (BOX[1] * BOX[2])
+                row = row + i // BOX[2] % BOX[1]
+                column = column + i % BOX[2]
+            token = grid[7] + (frame * grid[5] + row) * grid[6] + column
+            inside = (frame < grid[4]) & (row < grid[5]) & (column < grid[6])
+            gl.store(base + token, lse, mask=inside)
+        else:
+            line = _linear(slot, grid) + i
+            gl.store(base + grid[8] + line, lse, mask=line < grid[9])
+
+
+# ------------------------------------------------------------------------------ producer
+
+
+@aggregate
+class Issued:
+    """Where the producer stands: K blocks issued, the stage of the next, and V's arrears.
+
+    V of a block is issued behind K of the next one: consumers need it that much later.
+    """
+
+    count: gl.tensor
+    stage: gl.tensor
+    v_stage: gl.tensor
+    v_block: gl.tensor  # the block whose V is owed, or -1
+
+    @gluon.constexpr_function
+    def __init__(self, count, stage, v_stage, v_block):
+        self.count = count
+        self.stage = stage
+        self.v_stage = v_stage
+        self.v_block = v_block
+
+
+@gluon.jit
+def _issue_v(state, keys, shared, T):
+    """V of the block that is owed."""
+    _K, V, _PATTERNS, batch, head, num_kv_heads, grid = keys
+    if state.v_block >= 0:
+        v, v_grid = V
+        if state.count > T.STAGES:
+            sync_named(V_EMPTY + state.v_stage, T.THREADS)
+        barrier = shared.v_full.index(state.v_stage)
+        mbarrier.expect(barrier, v.block_type.nbytes)
+        _load(
+            v, v_grid, barrier, shared.v.index(state.v_stage), batch, head, num_kv_heads,
+            state.v_block * T.BLOCK_N, grid, T.KEY_BOX, T.KEY_UNITS, T.V_HEAD_DIM,
+        )  # fmt: skip
+
+
+@gluon.jit
+def _issue_block(state, block, pattern, keys, shared, T):
+    """K of a block, its pattern (-1: none), then V of the block before."""
+    K, _V, PATTERNS, batch, head, num_kv_heads, grid = keys
+    k, k_grid = K
+    if state.count >= T.STAGES:
+        sync_named(K_EMPTY + state.stage, T.THREADS)
+    barrier = shared.k_full.index(state.stage)
+    if T.HAS_PATTERNS:
+        if pattern >= 0:
+            mbarrier.expect(barrier, k.block_type.nbytes + PATTERNS.block_type.nbytes)
+            load_block(PATTERNS, [pattern, 0, 0], barrier, shared.patterns.index(state.stage))
+        else:
+            mbarrier.expect(barrier, k.block_type.nbytes)
+    else:
+        mbarrier.expect(barrier, k.block_type.nbytes)
+    _load(
+        k, k_grid, barrier, shared.k.index(state.stage), batch, head, num_kv_heads,
+        block * T.BLOCK_N, grid, T.KEY_BOX, T.KEY_UNITS, T.HEAD_DIM,
+    )  # fmt: skip
+    _issue_v(state, keys, shared, T)
+    next_stage = state.stage + 1
+    return Issued(
+        state.count + 1, gl.where(next_stage == T.STAGES, 0, next_stage), state.stage, block
+    )
+
+
+@gluon.jit
+def _produce(Q, K, V, PATTERNS, shared, lists, scalars, grid, T):
+    """The producer warp: from the first ticket to the end of the queue."""
+    ITEMS, OFFSETS, COUNTS, ENTRIES, TICKETS = lists
+    num_items, num_programs, num_blocks, num_heads, heads_per_kv_head, kv_batch_step = scalars
+    q, q_grid = Q
+    item = gl.program_id(0)
+    ticket = take_ticket(TICKETS)
+    zero = item * 0
+    state = Issued(zero, zero, zero, zero - 1)
+    n = zero
+    while item < num_items:
+        head_index = gl.load(ITEMS + 2 * item)
+        q_block = gl.load(ITEMS + 2 * item + 1)
+        full_first = gl.load(OFFSETS + q_block)
+        full_stop = gl.load(OFFSETS + q_block + 1)
+        bounds_first = gl.load(OFFSETS + num_blocks + 1 + q_block)
+        bounds_stop = gl.load(OFFSETS + num_blocks + 1 + q_block + 1)
+        pattern_first = gl.load(OFFSETS + 2 * (num_blocks + 1) + q_block)
+        pattern_stop = gl.load(OFFSETS + 2 * (num_blocks + 1) + q_block + 1)
+        full_blocks = gl.load(COUNTS + q_block)
+        bounds_blocks = gl.load(COUNTS + num_blocks + q_block)
+        buffer = n % T.Q_BUFFERS
+        if n >= T.Q_BUFFERS:  # the item before last has left: its record is read, its O stored
+            sync_named(Q_EMPTY + buffer, T.THREADS)
+        publish(
+            shared.records, shared.record_full, n, head_index, q_block, bounds_first,
+            bounds_stop - bounds_first, full_first, bounds_blocks, full_blocks,
+            pattern_stop - pattern_first,
+        )  # fmt: skip
+        batch = head_index // num_heads
+        head = head_index % num_heads
+        for i in gl.static_range(T.WARPGROUPS):
+            place = buffer * T.WARPGROUPS + i
+            barrier = shared.q_full.index(place)
+            mbarrier.expect(barrier, q.block_type.nbytes)
+            _load(
+                q, q_grid, barrier, shared.q.index(place * T.Q_STEP), batch, head, num_heads,
+                (q_block * T.WARPGROUPS + i) * 64, grid, T.BOX, T.UNITS, T.HEAD_DIM,
+            )  # fmt: skip
+        kv_head = head // heads_per_kv_head
+        keys = (
+            K,
+            V,
+            PATTERNS,
+            batch * kv_batch_step,
+            kv_head,
+            num_heads // heads_per_kv_head,
+            grid,
+        )
+        if T.HAS_PATTERNS:
+            for entry in range(pattern_first, pattern_stop):
+                block = gl.load(ENTRIES + 2 * entry)
+                pattern = gl.load(ENTRIES + 2 * entry + 1)
+                state = _issue_block(state, block, pattern, keys, shared, T)
+        if T.INTERVALS > 0:
+            for run in range(bounds_first, bounds_stop):
+                first = gl.load(ENTRIES + 2 * run)
+                stop = gl.load(ENTRIES + 2 * run + 1)
+                for block in range(first, stop):
+                    state = _issue_block(state, block, -1, keys, shared, T)
+        for run in range(full_first, full_stop):
+            first = gl.load(ENTRIES + 2 * run)
+            stop = gl.load(ENTRIES + 2 * run + 1)
+            for block in range(first, stop):
+                state = _issue_block(state, block, -1, keys, shared, T)
+        _issue_v(state, keys, shared, T)
+        state = Issued(state.count, state.stage, state.v_stage, zero - 1)
+        n += 1
+        item = num_programs + broadcast(ticket)
+        ticket = take_ticket(TICKETS)
+    if n >= T.Q_BUFFERS:
+        sync_named(Q_EMPTY + n % T.Q_BUFFERS, T.THREADS)
+    publish(shared.records, shared.record_full, n, -1, 0, 0, 0, 0, 0, 0, 0)
+    broadcast(ticket)
+    leave_queue(TICKETS, num_programs)
+
+
+# ------------------------------------------------------------------------------ consumers
+
+
+@aggregate
+class Rows:
+    """The running softmax of 64 queries, and the block whose P V is still owed."""
+
+    accumulator: gl.tensor  # [64, V_HEAD_DIM], to be multiplied by `rescale` before the next P V
+    weights: gl.tensor  # P of the last block, [64, BLOCK_N / 2] pairs
+    rescale: gl.tensor  # [64]
+    row_max: gl.tensor  # [64], in base 2
+    row_sum: gl.tensor  # [64, 4]: a part for each of four lanes
+    k: Ring  # the next K block
+    v: Ring  # the V block that is owed
+    left: gl.tensor  # blocks behind the next one
+
+    @gluon.constexpr_function
+    def __init__(self, accumulator, weights, rescale, row_max, row_sum, k, v, left):
+        self.accumulator = accumulator
+        self.weights = weights
+        self.rescale = rescale
+        self.row_max = row_max
+        self.row_sum = row_sum
+        self.k = k
+        self.v = v
+        self.left = left
+
+
+@gluon.jit
+def _attend(rows, q, block, mask, scale, shared, WARPGROUP: gl.constexpr, KIND: gl.constexpr, T):
+    """One more block; K of it is known to have arrived."""
+    BOUNDS_ARRAY, row_slots, num_rows = mask
+    DTYPE: gl.constexpr = shared.v.dtype
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, T.BLOCK_N, 16])
+    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, T.V_HEAD_DIM, 16])
+    P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
+    if T.WARPGROUPS == 2:
+        sync_named(TURN + WARPGROUP, 256)
+    nothing = gl.zeros([64, T.BLOCK_N], gl.float32, layout=S_LAYOUT)
+    k = shared.k.index(rows.k.stage).reshape([T.BLOCK_N, T.HEAD_DIM])
+    scores = warpgroup_mma(q, k.permute((1, 0)), nothing, use_acc=False, is_async=True)
+    accumulator = rescale_result(rows.accumulator, rows.rescale)
+    mbarrier.wait(shared.v_full.index(rows.v.stage), rows.v.phase)
+    weights = unpack_weights(rows.weights, DTYPE, P_LAYOUT)
+    v = shared.v.index(rows.v.stage).reshape([T.BLOCK_N, T.V_HEAD_DIM])
+    accumulator = warpgroup_mma(weights, v, accumulator, is_async=True)
+    if T.WARPGROUPS == 2:
+        arrive_named(TURN + (WARPGROUP + 1) % 2, 256)
+    if KIND == PATTERN:
+        words = load_words(shared.words, rows.k.stage * T.WARPGROUPS + WARPGROUP, nothing)
+    scores = warpgroup_mma_wait(1, deps=(scores,))
+    release_stage(K_EMPTY, rows.k.stage, T.STAGES, T.THREADS)
+    scores = warpgroup_mma_wait(1, deps=(scores,))  # keeps ptxas from sinking the release
+    if KIND == BOUNDS:
+        scores = mask_by_bounds(scores, block, BOUNDS_ARRAY, row_slots, num_rows, T.INTERVALS)
+    if KIND == PATTERN:
+        scores = mask_by_words(scores, words)
+    weights32, row_max, row_sum, rescale = softmax_step(
+        scores, rows.row_max, rows.row_sum, scale, False, KIND != FULL
+    )
+    next_k = rows.k.next(T.STAGES)
+    mbarrier.wait(shared.k_full.index(next_k.stage), next_k.phase, pred=rows.left > 0)
+    accumulator, weights = warpgroup_mma_wait(0, deps=(accumulator, weights))
+    release_stage(V_EMPTY, rows.v.stage, T.STAGES, T.THREADS)
+    rescale = gl.convert_layout(rescale, gl.SliceLayout(1, O_LAYOUT))
+    pairs = pack_weights(weights32, DTYPE)  # before the wait, ptxas would serialise all wgmma
+    return Rows(accumulator, pairs, rescale, row_max, row_sum, next_k, rows.k, rows.left - 1)
+
+
+@gluon.jit
+def _free_q_buffer(n, T):
+    """The item before this one has left its buffer (deferred: its store ran on meanwhile)."""
+    if T.Q_BUFFERS == 2:
+        if n > 0:
+            tma.store_wait(0)
+            arrive_named(Q_EMPTY + (n - 1) % 2, T.THREADS)
+
+
+@gluon.jit
+def _consume(WARPGROUP: gl.constexpr, shared, OUT, lists, scalars, scale, grid, T):
+    """A consumer warpgroup: rows 64 · WARPGROUP … of every item."""
+    LSE, ENTRIES, BOUNDS_ARRAY = lists
+    num_heads, q_len, num_rows = scalars
+    out, out_grid = OUT
+    DTYPE: gl.constexpr = shared.v.dtype
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, T.BLOCK_N, 16])
+    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, T.V_HEAD_DIM, 16])
+    P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
+    S_ROWS: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)
+    O_ROWS: gl.constexpr = gl.SliceLayout(1, O_LAYOUT)
+    n = num_heads * 0
+    k_ring = Ring(n, n)
+    if T.WARPGROUPS == 2:
+        if WARPGROUP == 1:
+            arrive_named(TURN + 0, 256)
+    mbarrier.wait(shared.record_full.index(0), 0)
+    head_index = field(shared.fields, n, 0)
+    while head_index >= 0:
+        q_block = field(shared.fields, n, 1)
+        bounds_first = field(shared.fields, n, 2)
+        bounds_runs = field(shared.fields, n, 3)
+        full_first = field(shared.fields, n, 4)
+        bounds_blocks = field(shared.fields, n, 5)
+        full_blocks = field(shared.fields, n, 6)
+        pattern_blocks = field(shared.fields, n, 7)
+        batch = head_index // num_heads
+        head = head_index % num_heads
+        buffer = n % T.Q_BUFFERS * T.WARPGROUPS + WARPGROUP
+        slot = (q_block * T.WARPGROUPS + WARPGROUP) * 64
+        row_slots = slot + gl.arange(0, 64, layout=S_ROWS)
+        mask = (BOUNDS_ARRAY, row_slots, num_rows)
+        blocks = full_blocks
+        if T.HAS_PATTERNS:
+            blocks += pattern_blocks
+        if T.INTERVALS > 0:
+            blocks += bounds_blocks
+        accumulator = gl.zeros([64, T.V_HEAD_DIM], gl.float32, layout=O_LAYOUT)
+        row_max = gl.full([64], float("-inf"), gl.float32, layout=S_ROWS)
+        nothing = gl.zeros([64, T.BLOCK_N], gl.float32, layout=S_LAYOUT)
+        row_sum = row_sums(nothing)
+        q = shared.q.index(buffer * T.Q_STEP).reshape([64, T.HEAD_DIM])
+        mbarrier.wait(shared.q_full.index(buffer), n // T.Q_BUFFERS & 1)
+        if blocks > 0:
+            # The first block has no P V beside it.  It is masked whatever its kind is, a full one
+            # by words of ones or by its rows' bounds.
+            mbarrier.wait(shared.k_full.index(k_ring.stage), k_ring.phase)
+            if T.WARPGROUPS == 2:
+                sync_named(TURN + WARPGROUP, 256)
+            k = shared.k.index(k_ring.stage).reshape([T.BLOCK_N, T.HEAD_DIM])
+            scores = warpgroup_mma(q, k.permute((1, 0)), nothing, use_acc=False, is_async=True)
+            if T.WARPGROUPS == 2:
+                arrive_named(TURN + (WARPGROUP + 1) % 2, 256)
+            if T.HAS_PATTERNS:
+                words = load_words(shared.words, k_ring.stage * T.WARPGROUPS + WARPGROUP, nothing)
+                words = gl.where(pattern_blocks > 0, words, -1)
+            scores = warpgroup_mma_wait(0, deps=(scores,))
+            release_stage(K_EMPTY, k_ring.stage, T.STAGES, T.THREADS)
+            if T.HAS_PATTERNS:
+                scores = mask_by_words(scores, words)
+            if T.INTERVALS > 0:
+                run = gl.where(bounds_runs > 0, bounds_first, full_first)
+                block = gl.load(ENTRIES + 2 * run)
+                scores = mask_by_bounds(
+                    scores, block, BOUNDS_ARRAY, row_slots, num_rows, T.INTERVALS
+                )
+            weights, row_max, row_sum, _ = softmax_step(
+                scores, row_max, row_sum, scale, True, T.HAS_PATTERNS or T.INTERVALS > 0
+            )
+            _free_q_buffer(n, T)
+            v_ring = k_ring
+            k_ring = k_ring.next(T.STAGES)
+            mbarrier.wait(shared.k_full.index(k_ring.stage), k_ring.phase, pred=blocks > 1)
+            ones = gl.full([64], 1.0, gl.float32, layout=O_ROWS)
+            rows = Rows(
+                accumulator, pack_weights(weights, DTYPE), ones, row_max, row_sum, k_ring, v_ring,
+                blocks - 2,
+            )  # fmt: skip
+            if T.HAS_PATTERNS:
+                for _i in range(pattern_blocks - 1):
+                    rows = _attend(rows, q, 0, mask, scale, shared, WARPGROUP, PATTERN, T)
+            if T.INTERVALS > 0:
+                for run in range(bounds_first, bounds_first + bounds_runs):
+                    first = gl.load(ENTRIES + 2 * run)
+                    stop = gl.load(ENTRIES + 2 * run + 1)
+                    first = gl.where(run == bounds_first, first + 1, first)
+                    for block in range(first, stop):
+                        rows = _attend(rows, q, block, mask, scale, shared, WARPGROUP, BOUNDS, T)
+            for _i in range(rows.left + 1):  # what is left is full: only the number matters
+                rows = _attend(rows, q, 0, mask, scale, shared, WARPGROUP, FULL, T)
+            k_ring = rows.k
+            row_max = rows.row_max
+            row_sum = rows.row_sum
+            accumulator = rescale_result(rows.accumulator, rows.rescale)
+            mbarrier.wait(shared.v_full.index(rows.v.stage), rows.v.phase)
+            weights = unpack_weights(rows.weights, DTYPE, P_LAYOUT)
+            v = shared.v.index(rows.v.stage).reshape([T.BLOCK_N, T.V_HEAD_DIM])
+            accumulator = warpgroup_mma(weights, v, accumulator, is_async=True)
+            accumulator, weights = warpgroup_mma_wait(0, deps=(accumulator, weights))
+            release_stage(V_EMPTY, rows.v.stage, T.STAGES, T.THREADS)
+        else:
+            _free_q_buffer(n, T)
+        total = gl.convert_layout(gl.sum(row_sum, 1), S_ROWS)
+        saw_nothing = total == 0.0
+        total = gl.where(saw_nothing, 1.0, total)
+        lse = gl.where(saw_nothing, float("-inf"), (row_max + gl.log2(total)) * LN_2)
+        _store_lse(LSE, lse, head_index, q_len, slot, grid, T.BOX, T.UNITS)
+        inverse = gl.convert_layout(1.0 / total, O_ROWS)
+        target = shared.out.index(buffer * T.O_STEP)
+        target.reshape([64, T.V_HEAD_DIM]).store((accumulator * inverse[:, None]).to(DTYPE))
+        fence_async_shared()
+        _store(out, out_grid, target, batch, head, num_heads, slot, grid, T)
+        if T.Q_BUFFERS == 1:
+            tma.store_wait(0)
+            arrive_named(Q_EMPTY + 0, T.THREADS)
+        n += 1
+        mbarrier.wait(shared.record_full.index(n & 1), (n >> 1) & 1)
+        head_index = field(shared.fields, n, 0)
+    tma.store_wait(0)
+    if T.WARPGROUPS == 2:
+        if WARPGROUP == 0:
+            sync_named(TURN + 0, 256)
+
+
+# ------------------------------------------------------------------------------ kernel
+
+
+@gluon.jit(
+    do_not_specialize=[
+        "num_items", "num_programs", "num_blocks", "num_heads", "heads_per_kv_head",
+        "kv_batch_step", "q_len", "num_rows",
+    ]
+)  # fmt: skip
+def attention_forward(
+    Q,  # descriptors [1, 1, 64, HEAD_DIM] of rows in a line
+    K,  # [1, 1, BLOCK_N, HEAD_DIM]
+    V,
+    OUT,
+    Q_GRID,  # descriptors of the boxes of a grid, or None
+    K_GRID,
+    V_GRID,
+    OUT_GRID,
+    PATTERNS,  # descriptor [1, WARPGROUPS, 256] of int32[num_patterns, WARPGROUPS, 256], or None
+    LSE,  # float32[batch, num_heads, q_len]
+    ITEMS,  # int32[items, 2]: (batch * num_heads + head, query block)
+    OFFSETS,  # int32[3, num_blocks + 1]: where full, bounds and pattern entries of a block begin
+    COUNTS,  # int32[2, num_blocks]: how many blocks its full and its bounds runs hold
+    ENTRIES,  # int32[entries, 2]: (first, stop) of a run, or (block, pattern)
+    BOUNDS_ARRAY,  # int32[2 * INTERVALS, num_rows]
+    TICKETS,  # int32[2]: zeros, and zeros again afterwards
+    num_items,
+    num_programs,
+    num_blocks,
+    num_heads,
+    heads_per_kv_head,
+    kv_batch_step,  # 0 where all batches share K and V, else 1
+    q_len,
+    num_rows,
+    grid,  # see GridRows.integers; () where slots are tokens
+    scale,  # softmax scale in base 2
+    INTERVALS: gl.constexpr,
+    WARPGROUPS: gl.constexpr,
+    STAGES: gl.constexpr,
+    Q_BUFFERS: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    HEAD_DIM: gl.constexpr,
+    V_HEAD_DIM: gl.constexpr,
+    BOX: gl.constexpr,
+    UNITS: gl.constexpr,
+    KEY_BOX: gl.constexpr,
+    KEY_UNITS: gl.constexpr,
+    CONSUMER_REGISTERS: gl.constexpr,
+):
+    """Output and log-sum-exp of 64 · WARPGROUPS queries an item."""
+    HAS_PATTERNS: gl.constexpr = PATTERNS is not None
+    T = Tiling(
+        WARPGROUPS, STAGES, Q_BUFFERS, BLOCK_N, HEAD_DIM, V_HEAD_DIM, INTERVALS, HAS_PATTERNS,
+        BOX, UNITS, KEY_BOX, KEY_UNITS,
+    )  # fmt: skip
+    DTYPE: gl.constexpr = K.dtype
+    NUM_Q: gl.constexpr = Q_BUFFERS * WARPGROUPS
+    LINE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    if HEAD_DIM >= V_HEAD_DIM:
+        q_buffers = gl.allocate_shared_memory(DTYPE, [NUM_Q, 1, 1, 64, HEAD_DIM], Q.layout)
+        out_buffers = reinterpret(
+            q_buffers, DTYPE, [NUM_Q * HEAD_DIM // V_HEAD_DIM, 1, 1, 64, V_HEAD_DIM], OUT.layout
+        )
+    else:
+        out_buffers = gl.allocate_shared_memory(DTYPE, [NUM_Q, 1, 1, 64, V_HEAD_DIM], OUT.layout)
+        q_buffers = reinterpret(
+            out_buffers, DTYPE, [NUM_Q * V_HEAD_DIM // HEAD_DIM, 1, 1, 64, HEAD_DIM], Q.layout
+        )
+    k_stages = gl.allocate_shared_memory(DTYPE, [STAGES, 1, 1, BLOCK_N, HEAD_DIM], K.layout)
+    v_stages = gl.allocate_shared_memory(DTYPE, [STAGES, 1, 1, BLOCK_N, V_HEAD_DIM], V.layout)
+    records = gl.allocate_shared_memory(gl.int32, [2, 8], LINE)
+    fields = reinterpret(records, gl.int32, [16, 1], LINE)
+    if HAS_PATTERNS:
+        patterns = gl.allocate_shared_memory(
+            gl.int32, [STAGES, 1, WARPGROUPS, 256], PATTERNS.layout
+        )
+        words = reinterpret(patterns, gl.int32, [STAGES * WARPGROUPS, 64, 4], PLAIN)
+    else:
+        patterns = records
+        words = records
+    BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
+    q_full = gl.allocate_shared_memory(gl.int64, [NUM_Q, 1], BARRIER)
+    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
+    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
+    record_full = gl.allocate_shared_memory(gl.int64, [2, 1], BARRIER)
+    for i in gl.static_range(NUM_Q):
+        mbarrier.init(q_full.index(i), count=1)
+    for i in gl.static_range(2):
+        mbarrier.init(record_full.index(i), count=1)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(k_full.index(i), count=1)
+        mbarrier.init(v_full.index(i), count=1)
+    shared = Shared(
+        q_buffers, out_buffers, k_stages, v_stages, patterns, words, records, fields, q_full,
+        k_full, v_full, record_full,
+    )  # fmt: skip
+    lists = (LSE, ENTRIES, BOUNDS_ARRAY)
+    sizes = (num_heads, q_len, num_rows)
+    producer_lists = (ITEMS, OFFSETS, COUNTS, ENTRIES, TICKETS)
+    producer_sizes = (
+        num_items, num_programs, num_blocks, num_heads, heads_per_kv_head, kv_batch_step
+    )  # fmt: skip
+    if WARPGROUPS == 2:
+        gl.warp_specialize(
+            [
+                (_consume, (0, shared, (OUT, OUT_GRID), lists, sizes, scale, grid, T)),
+                (_consume, (1, shared, (OUT, OUT_GRID), lists, sizes, scale, grid, T)),
+                (_produce, ((Q, Q_GRID), (K, K_GRID), (V, V_GRID), PATTERNS, shared,
+                            producer_lists, producer_sizes, grid, T)),
+            ],
+            [4, 1],
+            [CONSUMER_REGISTERS, 24],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (_consume, (0, shared, (OUT, OUT_GRID), lists, sizes, scale, grid, T)),
+                (_produce, ((Q, Q_GRID), (K, K_GRID), (V, V_GRID), PATTERNS, shared,
+                            producer_lists, producer_sizes, grid, T)),
+            ],
+            [1],
+            [24],
+        )  # fmt: skip

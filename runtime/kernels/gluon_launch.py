@@ -1,0 +1,306 @@
+"""Launching the Hopper forward: what a call needs beyond its pointers is made once per kind.
+
+A call of a kind that was seen before costs four tensor maps and one launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from cmask.runtime.derive.boxes import GridRows
+from cmask.runtime.kernels.config import q_buffers
+from cmask.runtime.kernels.device import Launch
+from cmask.runtime.kernels.gluon_forward_sm90 import attention_forward
+from cmask.runtime.kernels.tensors import aligned_zeros, is_aligned, padded_dim
+
+LOG2_E = 1.4426950408889634
+_ALIGNMENT = 16  # [bytes]
+_DTYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
+# (registers a thread at launch, registers of a consumer's thread): 64K registers hold two
+# warpgroups and the producer, or two programs of one warpgroup and a producer each
+_REGISTERS = {2: (168, 240), 1: (128, 232)}
+_PROGRAMS = {2: 1, 1: 2}  # on a multiprocessor
+_MAX_LAUNCHERS = 4096  # kinds of calls remembered
+
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    launches: tuple[Launch, ...],
+    softmax_scale: float,
+    *,
+    out: Tensor,
+) -> Tensor:
+    """Writes `out`, returns the log-sum-exp; no dimension may be empty.
+
+    With `launch.grid`, tensors are in the caller's order, else in slots.
+    """
+    launch = launches[0]
+    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
+    if launch.has_unread_keys:  # 0 * NaN would be NaN; keys themselves are masked
+        read = launch.key_is_read[: v.shape[2]] != 0
+        v = torch.where(read[:, None], v, 0.0)
+    if k.stride(0) == 0 == v.stride(0):  # all batches share them
+        k, v = k[:1], v[:1]
+    key = (
+        q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(), out.stride(),
+        q.dtype, q.device.index, launch.key,
+    )  # fmt: skip
+    launcher = _launchers.get(key)
+    if launcher is None:
+        if len(_launchers) >= _MAX_LAUNCHERS:
+            _launchers.clear()
+        launcher = _launchers[key] = _Launcher(q, k, v, out, launch)
+    launcher(q, k, v, out, lse, launch, softmax_scale * LOG2_E)
+    return lse
+
+
+class _Launcher:
+    """Calls of one kind: shapes, strides, dtype, lists of the same lengths."""
+
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, launch: Launch) -> None:
+        """Compiles the kernel; of the tensors only what calls of this kind share is kept."""
+        grid, warpgroups = launch.grid, launch.block_m // 64
+        tensors = (q, k, v, out)
+        self._is_readable = all(_is_readable(x, grid) for x in tensors)
+        q, k, v, out = (_readable(x, grid) for x in tensors)
+        d, dv = padded_dim(q.shape[3]), padded_dim(v.shape[3])
+        shapes = ((q, 64, d), (k, launch.block_n, d), (v, launch.block_n, dv), (out, 64, dv))
+        lines = [_line(x, rows, dim, grid) for x, rows, dim in shapes]
+        boxes = [_boxes(x, rows, dim, grid) for x, rows, dim in shapes]
+        patterns = _patterns(launch, warpgroups) if launch.has_patterns else None
+        properties: Any = torch.cuda.get_device_properties(q.device)
+        programs = properties.multi_processor_count * _PROGRAMS[warpgroups]
+        self._programs = min(len(launch.items), programs)
+        self._tickets = _tickets_of(q.device)
+        self._integers = (
+            len(launch.items),
+            self._programs,
+            launch.counts.shape[1],
+            q.shape[1],
+            q.shape[1] // k.shape[1],
+            int(k.shape[0] > 1),
+            q.shape[2],
+            launch.bounds.shape[1],
+        )
+        self._grid = None if grid is None else GridRows.integers(grid)[:10]
+        max_registers, registers = _REGISTERS[warpgroups]
+        self._constants = (
+            launch.num_intervals,
+            warpgroups,
+            launch.num_stages,
+            q_buffers(d, dv),
+            launch.block_n,
+            d,
+            dv,
+            () if grid is None else grid.box(64),
+            2,
+            () if grid is None else grid.box(launch.block_n),
+            128 // launch.block_n,
+            registers,
+        )
+        descriptors = (*lines, *boxes, patterns)
+        arguments = self._arguments(descriptors, q.new_empty(1, dtype=torch.float32), launch, 1.0)
+        self._compiled = attention_forward.warmup(
+            *arguments, grid=(self._programs,), num_warps=4, maxnreg=max_registers
+        )
+        starts = [x.data_ptr() for x in (q, k, v, out)] * 2 + [launch.patterns.data_ptr()]
+        self._descriptors = [
+            None if d is None else _Shape(d, d.base.data_ptr() - start)
+            for d, start in zip(descriptors, starts, strict=True)
+        ]
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        launch: Launch,
+        scale: float,
+    ) -> None:
+        """One launch; nothing is read back."""
+        target = out
+        addresses = [q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()]
+        if not self._is_readable or any(address % _ALIGNMENT for address in addresses):
+            # the copies live until the launch is queued; the allocator keeps order on a stream
+            q, k, v = (_readable(x, launch.grid) for x in (q, k, v))
+            target = out if _is_readable(out, launch.grid) else aligned_zeros(out)
+            addresses = [q.data_ptr(), k.data_ptr(), v.data_ptr(), target.data_ptr()]
+        starts = (*addresses, *addresses, launch.patterns.data_ptr())
+        descriptors = [
+            None if shape is None else shape.at(start)
+            for shape, start in zip(self._descriptors, starts, strict=True)
+        ]
+        arguments = self._arguments(descriptors, lse, launch, scale)
+        self._compiled[(self._programs, 1, 1)](*arguments)
+        if target is not out:
+            out.copy_(target)
+
+    def _arguments(
+        self, descriptors: Sequence[Any], lse: Tensor, launch: Launch, scale: float
+    ) -> tuple[Any, ...]:
+        return (
+            *descriptors,
+            lse,
+            launch.items,
+            launch.offsets,
+            launch.counts,
+            launch.entries,
+            launch.bounds,
+            self._tickets.take(),
+            *self._integers,
+            self._grid,
+            scale,
+            *self._constants,
+        )
+
+
+# ------------------------------------------------------------------------------ descriptors
+
+
+class _Address:
+    """What a launch reads of a descriptor's tensor."""
+
+    __slots__ = ("_address",)
+
+    def __init__(self, address: int) -> None:
+        self._address = address
+
+    def data_ptr(self) -> int:
+        """In bytes."""
+        return self._address
+
+
+class _Shape:
+    """A tensor descriptor without its tensor."""
+
+    def __init__(self, descriptor: TensorDescriptor, offset: int) -> None:
+        """offset: of the descriptor's base in the tensor [bytes]."""
+        self._fields = {**descriptor.__dict__, "base": None}
+        self._offset = offset
+
+    def at(self, start: int) -> TensorDescriptor:
+        """The descriptor of a tensor that starts at an address; unchecked, it was checked once."""
+        descriptor = object.__new__(TensorDescriptor)
+        descriptor.__dict__.update(self._fields)
+        descriptor.base = _Address(start + self._offset)
+        return descriptor
+
+
+def _is_readable(x: Tensor, grid: GridRows | None) -> bool:
+    """Whether tensor copies can read or write `x` where it lies."""
+    merges = x.shape[0] == 1 or x.shape[1] == 1 or x.stride(0) == x.shape[1] * x.stride(1)
+    return is_aligned(x) and (merges or grid is None or grid.tile_frames == 0)
+
+
+def _readable(x: Tensor, grid: GridRows | None) -> Tensor:
+    if _is_readable(x, grid):
+        return x
+    copy = aligned_zeros(x)
+    copy.copy_(x)
+    return copy
+
+
+def _line(x: Tensor, rows: int, dim: int, grid: GridRows | None) -> TensorDescriptor:
+    """Rows of a head one after another; only the line's where there is a grid, too."""
+    if grid is not None and grid.line_length:
+        x = x[:, :, grid.line_first : grid.line_first + grid.line_length]
+    return _descriptor(x, (1, 1, rows, dim))
+
+
+def _boxes(x: Tensor, rows: int, dim: int, grid: GridRows | None) -> TensorDescriptor | None:
+    """Boxes of a grid: [batch, heads, rows, columns, dim], or [batch * heads, frames, ...]."""
+    if grid is None:
+        return None
+    length = grid.frames * grid.rows * grid.columns
+    x = x[:, :, grid.first_token : grid.first_token + length]
+    box = grid.box(rows)
+    if len(box) == 2:
+        return _descriptor(_unflatten(x, grid.rows, grid.columns), (1, 1, *box, dim))
+    x = _unflatten(x, grid.frames, grid.rows, grid.columns)
+    heads = x.stride(0) if x.shape[1] == 1 else x.stride(1)
+    x = x.as_strided((x.shape[0] * x.shape[1], *x.shape[2:]), (heads, *x.stride()[2:]))
+    return _descriptor(x, (1, *box, dim))
+
+
+def _unflatten(x: Tensor, *sizes: int) -> Tensor:
+    """The same memory with its tokens (dimension 2) as a grid."""
+    batch, heads, _, dim = x.stride()
+    token = x.stride(2)
+    strides = [token]
+    for size in reversed(sizes[1:]):
+        strides.insert(0, strides[0] * size)
+    return x.as_strided((*x.shape[:2], *sizes, x.shape[3]), (batch, heads, *strides, dim))
+
+
+def _descriptor(x: Tensor, block: tuple[int, ...]) -> TensorDescriptor:
+    step = _ALIGNMENT // x.element_size()
+    # the stride of a dimension of one is never used, but it is checked
+    strides = [s if n > 1 else step for s, n in zip(x.stride(), x.shape, strict=True)]
+    layout = gl.NVMMASharedLayout.get_default_for(list(block), _DTYPES[x.dtype])
+    return TensorDescriptor(x, list(x.shape), [*strides[:-1], 1], list(block), layout)
+
+
+def _patterns(launch: Launch, warpgroups: int) -> TensorDescriptor:
+    words = launch.patterns.view(-1, warpgroups, 256)
+    layout = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=3)
+    block = [1, warpgroups, 256]
+    return TensorDescriptor(words, list(words.shape), list(words.stride()), block, layout)
+
+
+# ------------------------------------------------------------------------------ tickets
+
+
+class _Tickets:
+    """Counters of the queue of work: a pair for each stream, which orders its launches.
+
+    A captured launch gets a pair of its own, since graphs may be replayed side by side.  Kernels
+    leave zeros behind.
+    """
+
+    _PAIRS = 8192
+    _WORDS = 4  # a pair and its padding to 16 bytes
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._by_stream: dict[int, Tensor] = {}
+        self._pool: list[Tensor] = []
+        self._refill()
+
+    def take(self) -> Tensor:
+        """int32[2] of zeros that no other launch uses at the same time."""
+        if torch.cuda.is_current_stream_capturing():
+            return self._fresh()
+        stream = torch.cuda.current_stream(self._device).cuda_stream
+        pair = self._by_stream.get(stream)
+        if pair is None:
+            pair = self._by_stream[stream] = self._fresh()
+        return pair
+
+    def _fresh(self) -> Tensor:
+        if not self._pool:
+            self._refill()
+        return self._pool.pop()
+
+    def _refill(self) -> None:
+        words = torch.zeros(self._PAIRS, self._WORDS, dtype=torch.int32, device=self._device)
+        self._pool = list(words.unbind(0))
+
+
+_launchers: dict[Hashable, _Launcher] = {}
+_tickets: dict[torch.device, _Tickets] = {}
+
+
+def _tickets_of(device: torch.device) -> _Tickets:
+    if device not in _tickets:
+        _tickets[device] = _Tickets(device)
+    return _tickets[device]
