@@ -398,6 +398,21 @@ def _produce(Q, K, V, PATTERNS, shared, lists, scalars, grid, T):
 
 
 @aggregate
+class Item:
+    """64 queries of one head, and the buffer that holds them and later their output."""
+
+    head_index: gl.tensor  # batch * num_heads + head
+    slot: gl.tensor  # the first
+    buffer: gl.tensor
+
+    @gluon.constexpr_function
+    def __init__(self, head_index, slot, buffer):
+        self.head_index = head_index
+        self.slot = slot
+        self.buffer = buffer
+
+
+@aggregate
 class Rows:
     """The running softmax of 64 queries, and the block whose P V is still owed."""
 
@@ -423,27 +438,67 @@ class Rows:
 
 
 @gluon.jit
-def _attend(rows, q, block, mask, scale, shared, WARPGROUP: gl.constexpr, KIND: gl.constexpr, T):
-    """One more block; K of it is known to have arrived."""
-    BOUNDS_ARRAY, row_slots, num_rows = mask
+def _scores(q, stage, shared, T):
+    """Q K^T of a stage, issued."""
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, T.BLOCK_N, 16])
+    nothing = gl.zeros([64, T.BLOCK_N], gl.float32, layout=LAYOUT)
+    k = shared.k.index(stage).reshape([T.BLOCK_N, T.HEAD_DIM])
+    return warpgroup_mma(q, k.permute((1, 0)), nothing, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def _weigh(rows, shared, T):
+    """The owed P V, issued; (accumulator, weights), which stay alive until it is waited for."""
     DTYPE: gl.constexpr = shared.v.dtype
-    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, T.BLOCK_N, 16])
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, T.V_HEAD_DIM, 16])
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
-    if T.WARPGROUPS == 2:
-        sync_named(TURN + WARPGROUP, 256)
-    nothing = gl.zeros([64, T.BLOCK_N], gl.float32, layout=S_LAYOUT)
-    k = shared.k.index(rows.k.stage).reshape([T.BLOCK_N, T.HEAD_DIM])
-    scores = warpgroup_mma(q, k.permute((1, 0)), nothing, use_acc=False, is_async=True)
     accumulator = rescale_result(rows.accumulator, rows.rescale)
     mbarrier.wait(shared.v_full.index(rows.v.stage), rows.v.phase)
     weights = unpack_weights(rows.weights, DTYPE, P_LAYOUT)
     v = shared.v.index(rows.v.stage).reshape([T.BLOCK_N, T.V_HEAD_DIM])
-    accumulator = warpgroup_mma(weights, v, accumulator, is_async=True)
+    return warpgroup_mma(weights, v, accumulator, is_async=True), weights
+
+
+@gluon.jit
+def _write(accumulator, row_max, row_sum, item, shared, output, T):
+    """Output and log-sum-exp of an item on their way to memory."""
+    out, out_grid, LSE, num_heads, q_len, grid = output
+    total = gl.convert_layout(gl.sum(row_sum, 1), row_max.type.layout)
+    saw_nothing = total == 0.0
+    total = gl.where(saw_nothing, 1.0, total)
+    lse = gl.where(saw_nothing, float("-inf"), (row_max + gl.log2(total)) * LN_2)
+    _store_lse(LSE, lse, item.head_index, q_len, item.slot, grid, T.BOX, T.UNITS)
+    inverse = gl.convert_layout(1.0 / total, gl.SliceLayout(1, accumulator.type.layout))
+    target = shared.out.index(item.buffer * T.O_STEP)
+    output = (accumulator * inverse[:, None]).to(shared.out.dtype)
+    target.reshape([64, T.V_HEAD_DIM]).store(output)
+    fence_async_shared()
+    batch = item.head_index // num_heads
+    head = item.head_index % num_heads
+    _store(out, out_grid, target, batch, head, num_heads, item.slot, grid, T)
+
+
+@gluon.jit
+def _release_q(n, T):
+    """The n-th item's output has left its buffer: the producer may load queries there."""
+    tma.store_wait(0)
+    arrive_named(Q_EMPTY + n % T.Q_BUFFERS, T.THREADS)
+
+
+@gluon.jit
+def _attend(
+    rows, q, block, mask, scale, shared, WARPGROUP: gl.constexpr, KIND: gl.constexpr, T
+):  # fmt: skip
+    """One more block; K of it is known to have arrived."""
+    BOUNDS_ARRAY, row_slots, num_rows = mask
+    if T.WARPGROUPS == 2:
+        sync_named(TURN + WARPGROUP, 256)
+    scores = _scores(q, rows.k.stage, shared, T)
+    accumulator, weights = _weigh(rows, shared, T)
     if T.WARPGROUPS == 2:
         arrive_named(TURN + (WARPGROUP + 1) % 2, 256)
     if KIND == PATTERN:
-        words = load_words(shared.words, rows.k.stage * T.WARPGROUPS + WARPGROUP, nothing)
+        words = load_words(shared.words, rows.k.stage * T.WARPGROUPS + WARPGROUP, T.BLOCK_N)
     scores = warpgroup_mma_wait(1, deps=(scores,))
     release_stage(K_EMPTY, rows.k.stage, T.STAGES, T.THREADS)
     scores = warpgroup_mma_wait(1, deps=(scores,))  # keeps ptxas from sinking the release
@@ -458,33 +513,72 @@ def _attend(rows, q, block, mask, scale, shared, WARPGROUP: gl.constexpr, KIND: 
     mbarrier.wait(shared.k_full.index(next_k.stage), next_k.phase, pred=rows.left > 0)
     accumulator, weights = warpgroup_mma_wait(0, deps=(accumulator, weights))
     release_stage(V_EMPTY, rows.v.stage, T.STAGES, T.THREADS)
-    rescale = gl.convert_layout(rescale, gl.SliceLayout(1, O_LAYOUT))
-    pairs = pack_weights(weights32, DTYPE)  # before the wait, ptxas would serialise all wgmma
+    rescale = gl.convert_layout(rescale, gl.SliceLayout(1, accumulator.type.layout))
+    # before the wait, ptxas would serialise all wgmma
+    pairs = pack_weights(weights32, shared.v.dtype)
     return Rows(accumulator, pairs, rescale, row_max, row_sum, next_k, rows.k, rows.left - 1)
 
 
 @gluon.jit
-def _free_q_buffer(n, T):
-    """The item before this one has left its buffer (deferred: its store ran on meanwhile)."""
-    if T.Q_BUFFERS == 2:
-        if n > 0:
-            tma.store_wait(0)
-            arrive_named(Q_EMPTY + (n - 1) % 2, T.THREADS)
+def _begin(k_ring, q, first, mask, scale, shared, blocks, WARPGROUP: gl.constexpr, T):
+    """The first block of an item, which has no P V beside it.
+
+    It is masked whatever its kind is: a full one by words of ones or by its rows' bounds.
+    """
+    BOUNDS_ARRAY, row_slots, num_rows = mask
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, T.BLOCK_N, 16])
+    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, T.V_HEAD_DIM, 16])
+    pattern_blocks, first_block = first
+    mbarrier.wait(shared.k_full.index(k_ring.stage), k_ring.phase)
+    if T.WARPGROUPS == 2:
+        sync_named(TURN + WARPGROUP, 256)
+    scores = _scores(q, k_ring.stage, shared, T)
+    if T.WARPGROUPS == 2:
+        arrive_named(TURN + (WARPGROUP + 1) % 2, 256)
+    if T.HAS_PATTERNS:
+        words = load_words(shared.words, k_ring.stage * T.WARPGROUPS + WARPGROUP, T.BLOCK_N)
+        words = gl.where(pattern_blocks > 0, words, -1)
+    scores = warpgroup_mma_wait(0, deps=(scores,))
+    release_stage(K_EMPTY, k_ring.stage, T.STAGES, T.THREADS)
+    if T.HAS_PATTERNS:
+        scores = mask_by_words(scores, words)
+    if T.INTERVALS > 0:
+        scores = mask_by_bounds(scores, first_block, BOUNDS_ARRAY, row_slots, num_rows, T.INTERVALS)
+    row_max = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, S_LAYOUT))
+    row_sum = row_sums(gl.zeros([64, T.BLOCK_N], gl.float32, layout=S_LAYOUT))
+    weights, row_max, row_sum, _ = softmax_step(
+        scores, row_max, row_sum, scale, True, T.HAS_PATTERNS or T.INTERVALS > 0
+    )
+    next_k = k_ring.next(T.STAGES)
+    mbarrier.wait(shared.k_full.index(next_k.stage), next_k.phase, pred=blocks > 1)
+    pairs = pack_weights(weights, shared.v.dtype)
+    nothing = gl.zeros([64, T.V_HEAD_DIM], gl.float32, layout=O_LAYOUT)
+    ones = gl.full([64], 1.0, gl.float32, layout=gl.SliceLayout(1, O_LAYOUT))
+    return Rows(nothing, pairs, ones, row_max, row_sum, next_k, k_ring, blocks - 2)
 
 
 @gluon.jit
-def _consume(WARPGROUP: gl.constexpr, shared, OUT, lists, scalars, scale, grid, T):
-    """A consumer warpgroup: rows 64 · WARPGROUP … of every item."""
-    LSE, ENTRIES, BOUNDS_ARRAY = lists
-    num_heads, q_len, num_rows = scalars
-    out, out_grid = OUT
-    DTYPE: gl.constexpr = shared.v.dtype
+def _nothing(T):
+    """(accumulator, row_max, row_sum) of 64 queries that see no key."""
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, T.BLOCK_N, 16])
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, T.V_HEAD_DIM, 16])
-    P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
-    S_ROWS: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)
-    O_ROWS: gl.constexpr = gl.SliceLayout(1, O_LAYOUT)
-    n = num_heads * 0
+    return (
+        gl.zeros([64, T.V_HEAD_DIM], gl.float32, layout=O_LAYOUT),
+        gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, S_LAYOUT)),
+        row_sums(gl.zeros([64, T.BLOCK_N], gl.float32, layout=S_LAYOUT)),
+    )
+
+
+@gluon.jit
+def _consume(WARPGROUP: gl.constexpr, shared, lists, num_rows, scale, output, T):
+    """A consumer warpgroup: rows 64 · WARPGROUP … of every item.
+
+    To issue an item's last P V beside the next item's first block was tried: 3% slower on short
+    rows, the same on long ones.
+    """
+    ENTRIES, BOUNDS_ARRAY = lists
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, T.BLOCK_N, 16])
+    n = num_rows * 0
     k_ring = Ring(n, n)
     if T.WARPGROUPS == 2:
         if WARPGROUP == 1:
@@ -499,95 +593,56 @@ def _consume(WARPGROUP: gl.constexpr, shared, OUT, lists, scalars, scale, grid, 
         bounds_blocks = field(shared.fields, n, 5)
         full_blocks = field(shared.fields, n, 6)
         pattern_blocks = field(shared.fields, n, 7)
-        batch = head_index // num_heads
-        head = head_index % num_heads
-        buffer = n % T.Q_BUFFERS * T.WARPGROUPS + WARPGROUP
-        slot = (q_block * T.WARPGROUPS + WARPGROUP) * 64
-        row_slots = slot + gl.arange(0, 64, layout=S_ROWS)
+        item = Item(
+            head_index,
+            (q_block * T.WARPGROUPS + WARPGROUP) * 64,
+            n % T.Q_BUFFERS * T.WARPGROUPS + WARPGROUP,
+        )
+        row_slots = item.slot + gl.arange(0, 64, layout=gl.SliceLayout(1, S_LAYOUT))
         mask = (BOUNDS_ARRAY, row_slots, num_rows)
         blocks = full_blocks
         if T.HAS_PATTERNS:
             blocks += pattern_blocks
         if T.INTERVALS > 0:
             blocks += bounds_blocks
-        accumulator = gl.zeros([64, T.V_HEAD_DIM], gl.float32, layout=O_LAYOUT)
-        row_max = gl.full([64], float("-inf"), gl.float32, layout=S_ROWS)
-        nothing = gl.zeros([64, T.BLOCK_N], gl.float32, layout=S_LAYOUT)
-        row_sum = row_sums(nothing)
-        q = shared.q.index(buffer * T.Q_STEP).reshape([64, T.HEAD_DIM])
-        mbarrier.wait(shared.q_full.index(buffer), n // T.Q_BUFFERS & 1)
+        q = shared.q.index(item.buffer * T.Q_STEP).reshape([64, T.HEAD_DIM])
+        mbarrier.wait(shared.q_full.index(item.buffer), n // T.Q_BUFFERS & 1)
         if blocks > 0:
-            # The first block has no P V beside it.  It is masked whatever its kind is, a full one
-            # by words of ones or by its rows' bounds.
-            mbarrier.wait(shared.k_full.index(k_ring.stage), k_ring.phase)
-            if T.WARPGROUPS == 2:
-                sync_named(TURN + WARPGROUP, 256)
-            k = shared.k.index(k_ring.stage).reshape([T.BLOCK_N, T.HEAD_DIM])
-            scores = warpgroup_mma(q, k.permute((1, 0)), nothing, use_acc=False, is_async=True)
-            if T.WARPGROUPS == 2:
-                arrive_named(TURN + (WARPGROUP + 1) % 2, 256)
-            if T.HAS_PATTERNS:
-                words = load_words(shared.words, k_ring.stage * T.WARPGROUPS + WARPGROUP, nothing)
-                words = gl.where(pattern_blocks > 0, words, -1)
-            scores = warpgroup_mma_wait(0, deps=(scores,))
-            release_stage(K_EMPTY, k_ring.stage, T.STAGES, T.THREADS)
-            if T.HAS_PATTERNS:
-                scores = mask_by_words(scores, words)
+            first_block = n
             if T.INTERVALS > 0:
                 run = gl.where(bounds_runs > 0, bounds_first, full_first)
-                block = gl.load(ENTRIES + 2 * run)
-                scores = mask_by_bounds(
-                    scores, block, BOUNDS_ARRAY, row_slots, num_rows, T.INTERVALS
-                )
-            weights, row_max, row_sum, _ = softmax_step(
-                scores, row_max, row_sum, scale, True, T.HAS_PATTERNS or T.INTERVALS > 0
-            )
-            _free_q_buffer(n, T)
-            v_ring = k_ring
-            k_ring = k_ring.next(T.STAGES)
-            mbarrier.wait(shared.k_full.index(k_ring.stage), k_ring.phase, pred=blocks > 1)
-            ones = gl.full([64], 1.0, gl.float32, layout=O_ROWS)
-            rows = Rows(
-                accumulator, pack_weights(weights, DTYPE), ones, row_max, row_sum, k_ring, v_ring,
-                blocks - 2,
-            )  # fmt: skip
+                first_block = gl.load(ENTRIES + 2 * run)
+            first = (pattern_blocks, first_block)
+            rows = _begin(k_ring, q, first, mask, scale, shared, blocks, WARPGROUP, T)
+            if T.Q_BUFFERS == 2:
+                if n > 0:  # the store of the item before ran on meanwhile
+                    _release_q(n - 1, T)
             if T.HAS_PATTERNS:
                 for _i in range(pattern_blocks - 1):
                     rows = _attend(rows, q, 0, mask, scale, shared, WARPGROUP, PATTERN, T)
             if T.INTERVALS > 0:
                 for run in range(bounds_first, bounds_first + bounds_runs):
-                    first = gl.load(ENTRIES + 2 * run)
+                    start = gl.load(ENTRIES + 2 * run)
                     stop = gl.load(ENTRIES + 2 * run + 1)
-                    first = gl.where(run == bounds_first, first + 1, first)
-                    for block in range(first, stop):
+                    start = gl.where(run == bounds_first, start + 1, start)
+                    for block in range(start, stop):
                         rows = _attend(rows, q, block, mask, scale, shared, WARPGROUP, BOUNDS, T)
             for _i in range(rows.left + 1):  # what is left is full: only the number matters
                 rows = _attend(rows, q, 0, mask, scale, shared, WARPGROUP, FULL, T)
             k_ring = rows.k
-            row_max = rows.row_max
-            row_sum = rows.row_sum
-            accumulator = rescale_result(rows.accumulator, rows.rescale)
-            mbarrier.wait(shared.v_full.index(rows.v.stage), rows.v.phase)
-            weights = unpack_weights(rows.weights, DTYPE, P_LAYOUT)
-            v = shared.v.index(rows.v.stage).reshape([T.BLOCK_N, T.V_HEAD_DIM])
-            accumulator = warpgroup_mma(weights, v, accumulator, is_async=True)
+            accumulator, weights = _weigh(rows, shared, T)
             accumulator, weights = warpgroup_mma_wait(0, deps=(accumulator, weights))
             release_stage(V_EMPTY, rows.v.stage, T.STAGES, T.THREADS)
+            row_max = rows.row_max
+            row_sum = rows.row_sum
         else:
-            _free_q_buffer(n, T)
-        total = gl.convert_layout(gl.sum(row_sum, 1), S_ROWS)
-        saw_nothing = total == 0.0
-        total = gl.where(saw_nothing, 1.0, total)
-        lse = gl.where(saw_nothing, float("-inf"), (row_max + gl.log2(total)) * LN_2)
-        _store_lse(LSE, lse, head_index, q_len, slot, grid, T.BOX, T.UNITS)
-        inverse = gl.convert_layout(1.0 / total, O_ROWS)
-        target = shared.out.index(buffer * T.O_STEP)
-        target.reshape([64, T.V_HEAD_DIM]).store((accumulator * inverse[:, None]).to(DTYPE))
-        fence_async_shared()
-        _store(out, out_grid, target, batch, head, num_heads, slot, grid, T)
+            if T.Q_BUFFERS == 2:
+                if n > 0:
+                    _release_q(n - 1, T)
+            accumulator, row_max, row_sum = _nothing(T)
+        _write(accumulator, row_max, row_sum, item, shared, output, T)
         if T.Q_BUFFERS == 1:
-            tma.store_wait(0)
-            arrive_named(Q_EMPTY + 0, T.THREADS)
+            _release_q(n, T)
         n += 1
         mbarrier.wait(shared.record_full.index(n & 1), (n >> 1) & 1)
         head_index = field(shared.fields, n, 0)
@@ -694,8 +749,8 @@ def attention_forward(
         q_buffers, out_buffers, k_stages, v_stages, patterns, words, records, fields, q_full,
         k_full, v_full, record_full,
     )  # fmt: skip
-    lists = (LSE, ENTRIES, BOUNDS_ARRAY)
-    sizes = (num_heads, q_len, num_rows)
+    lists = (ENTRIES, BOUNDS_ARRAY)
+    output = (OUT, OUT_GRID, LSE, num_heads, q_len, grid)
     producer_lists = (ITEMS, OFFSETS, COUNTS, ENTRIES, TICKETS)
     producer_sizes = (
         num_items, num_programs, num_blocks, num_heads, heads_per_kv_head, kv_batch_step
@@ -703,8 +758,8 @@ def attention_forward(
     if WARPGROUPS == 2:
         gl.warp_specialize(
             [
-                (_consume, (0, shared, (OUT, OUT_GRID), lists, sizes, scale, grid, T)),
-                (_consume, (1, shared, (OUT, OUT_GRID), lists, sizes, scale, grid, T)),
+                (_consume, (0, shared, lists, num_rows, scale, output, T)),
+                (_consume, (1, shared, lists, num_rows, scale, output, T)),
                 (_produce, ((Q, Q_GRID), (K, K_GRID), (V, V_GRID), PATTERNS, shared,
                             producer_lists, producer_sizes, grid, T)),
             ],
@@ -714,7 +769,7 @@ def attention_forward(
     else:
         gl.warp_specialize(
             [
-                (_consume, (0, shared, (OUT, OUT_GRID), lists, sizes, scale, grid, T)),
+                (_consume, (0, shared, lists, num_rows, scale, output, T)),
                 (_produce, ((Q, Q_GRID), (K, K_GRID), (V, V_GRID), PATTERNS, shared,
                             producer_lists, producer_sizes, grid, T)),
             ],

@@ -87,11 +87,11 @@ def mask_by_bounds(scores, block, BOUNDS, rows, num_rows, INTERVALS: gl.constexp
 
 
 @gluon.jit
-def load_words(words, index, scores):
-    """A thread's words of a pattern, one for each of its rows ([rows, 4] over the four lanes)."""
-    ROWS: gl.constexpr = scores.shape[0]
-    COLUMNS: gl.constexpr = scores.shape[1]
-    BY_LANE: gl.constexpr = gl.reshape(scores, [ROWS, COLUMNS // 8, 4, 2]).type.layout
+def load_words(words, index, COLUMNS: gl.constexpr):
+    """A thread's words of a pattern, one for each of its rows ([64, 4] over the four lanes)."""
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+    scores = gl.zeros([64, COLUMNS], gl.float32, layout=LAYOUT)
+    BY_LANE: gl.constexpr = gl.reshape(scores, [64, COLUMNS // 8, 4, 2]).type.layout
     return words.index(index).load(gl.SliceLayout(1, gl.SliceLayout(3, BY_LANE)))
 
 
