@@ -1,4 +1,4 @@
-"""Kernel configurations that ship with cmask, chosen by budget and not measured per mask."""
+"""Kernel configurations of an artifact, chosen by budget and cost model, not measured per mask."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ _HEAD_DIMS = (64, 96, 128, 192, 256)
 _DTYPES = ("bfloat16", "float16", "float32")
 
 
-def shipped_configs(targets: Sequence[str]) -> tuple[StoredConfig, ...]:
-    """One configuration per target, direction, dtype and head_dim; none is measured."""
+def shipped_configs(targets: Sequence[str], shape: tuple[int, int]) -> tuple[StoredConfig, ...]:
+    """One configuration per target, direction, dtype and head_dim; none is measured.
+
+    shape: (block_m, block_n) that the Hopper forward should have where its budget allows.
+    """
     return tuple(
         StoredConfig(**config.to_fields(target=target, dtype=dtype, head_dim=head_dim))
         for target in targets
@@ -30,22 +33,8 @@ def shipped_configs(targets: Sequence[str]) -> tuple[StoredConfig, ...]:
                 v_head_dim=head_dim,
                 shared_memory_limit=SHARED_MEMORY[target],
                 architecture=int(target.removeprefix("sm_")),
+                kernel="gluon" if target == "sm_90" and dtype != "float32" else "triton",
+                shape=shape,
             )
         ]
     )
-
-
-def common_block_shape() -> tuple[int, int]:
-    """The (block_m, block_n) that an artifact carries ready-made: of the most used forward.
-
-    Those of the backward and of other head_dims follow in milliseconds while binding.
-    """
-    config = choose_config(
-        "forward",
-        dtype="bfloat16",
-        head_dim=128,
-        v_head_dim=128,
-        shared_memory_limit=SHARED_MEMORY["sm_90"],
-        architecture=90,
-    )
-    return config.block_m, config.block_n

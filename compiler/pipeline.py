@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cmask.compiler.close import close
-from cmask.compiler.configs import common_block_shape, shipped_configs
+from cmask.compiler.configs import shipped_configs
 from cmask.compiler.findings import findings_of
 from cmask.compiler.goldens import make_goldens
 from cmask.compiler.ir import ResolvedMask
@@ -19,6 +19,8 @@ from cmask.grammar.source import Source
 from cmask.runtime.artifact import store, write_artifact
 from cmask.runtime.closed_form import ClosedForm
 from cmask.runtime.derive.bound import BoundMask, bind
+from cmask.runtime.derive.choose import cheapest_shape, settle_orders
+from cmask.runtime.derive.cost import USUAL_SHAPE
 from cmask.runtime.derive.facts import Facts, facts_of
 from cmask.runtime.derive.sizes import UnboundError, bind_names
 from cmask.runtime.expressions import Value
@@ -55,9 +57,11 @@ def compile_source(source: Source, options: CompileOptions | None = None) -> Com
     mask, warnings = resolve_with_warnings(tree, source)
     form = close(mask)
     names = {} if options.symbolic else bind_names(form, seq=options.seq, given=options.sizes)
+    form = form if options.symbolic else settle_orders(form, names)
     bound, unbound = (None, "") if options.symbolic else _bind_if_complete(form, names)
     facts = None if bound is None else facts_of(bound)
-    shapes = options.block_shapes or (common_block_shape(),)
+    shape = USUAL_SHAPE if bound is None else cheapest_shape(bound)
+    shapes = options.block_shapes or (shape,)
     body = Body(
         source=source.text,
         source_sha256=hashlib.sha256(source.text.encode()).digest(),
@@ -65,7 +69,7 @@ def compile_source(source: Source, options: CompileOptions | None = None) -> Com
         names=names,
         facts=facts,
         descriptors=tuple(store(bound.descriptor(m, n)) for m, n in shapes if bound is not None),
-        configs=shipped_configs(options.targets),
+        configs=shipped_configs(options.targets, shape),
         goldens=make_goldens(mask, form),
         given=() if options.symbolic else tuple(sorted(options.sizes)),
     )

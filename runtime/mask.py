@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from cmask.runtime.artifact import ArtifactError, read_artifact
 from cmask.runtime.closed_form import ClosedForm
 from cmask.runtime.derive.bound import BoundMask, bind
 from cmask.runtime.derive.boxes import GridRows
+from cmask.runtime.derive.choose import cheapest_shape
 from cmask.runtime.derive.describe import restore
 from cmask.runtime.derive.facts import Facts
 from cmask.runtime.derive.sizes import BindError, bind_names
@@ -88,13 +89,22 @@ class Mask:
         names = self._names(sizes)
         bound = bind(self.form, names, rows)
         stored: dict[tuple[int, int], Descriptor] = {}
+        shape = None
         if rows is None and names == self.body.names:
+            shape = self._forward_shape()
             stored = {
                 (s.block_m, s.block_n): restore(s, bound.split.intervals)
                 for s in self.body.descriptors
                 if (s.q_len, s.kv_len) == bound.slot_lengths
             }
-        return Plan(bound, device, stored)
+        return Plan(bound, device, stored, _shape=shape)
+
+    def _forward_shape(self) -> tuple[int, int] | None:
+        """What the compiler chose for the Hopper forward."""
+        for config in self.body.configs:
+            if (config.target, config.kernel, config.head_dim) == ("sm_90", "gluon", 128):
+                return config.block_m, config.block_n
+        return None
 
     def _names(self, sizes: Mapping[str, object]) -> dict[str, Value]:
         """The compiler's values overridden; defaults that depend on what changed follow it."""
@@ -136,6 +146,8 @@ class Plan:
     _on_device: dict[tuple[int, int], DeviceDescriptor] = field(default_factory=dict)
     _orders: dict[tuple[str, torch.device], TokenOrder | None] = field(default_factory=dict)
     prepared: dict[CallKind, Prepared] = field(default_factory=dict)
+    ready: dict[Hashable, Callable[..., Any]] = field(default_factory=dict)
+    _shape: tuple[int, int] | None = None
 
     @property
     def q_len(self) -> int:
@@ -198,6 +210,11 @@ class Plan:
             raise ValueError(f"x must hold {count} slots in dimension {dim}, got {x.shape[dim]}")
         order = self._order(side, x.device)
         return x if order is None else order.unpermute(x, dim)
+
+    @cached_property
+    def forward_shape(self) -> tuple[int, int]:
+        """(block_m, block_n) of the Hopper forward: the artifact's, or by the cost model."""
+        return self._shape or cheapest_shape(self.bound)
 
     @cached_property
     def grid_rows(self) -> GridRows | None:

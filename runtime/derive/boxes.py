@@ -1,11 +1,12 @@
 """Where the slots of a grid in tile order lie in tensors in the caller's order.
 
-A tile of 128 slots is a box of the grid, which the hardware's tensor copies read and write in
+A tile of 64 or 128 slots is a box of the grid, which the hardware's tensor copies read and write in
 place: then no permutation pass is needed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import ClassVar
@@ -18,7 +19,7 @@ from cmask.runtime.expressions import Value
 
 @dataclass(frozen=True, slots=True)
 class GridRows:
-    """One grid in tiles of 128 slots, and tokens in a line before it or behind it, not both.
+    """One grid in tiles of 64 or 128 slots, and tokens in a line before it or behind it, not both.
 
     first_slot, stop_slot      the slots of the grid; the line has those before, or from 0 behind
     tiles_down, tiles_across   tiles of one layer of frames
@@ -50,10 +51,15 @@ class GridRows:
         tile = (self.tile_rows, self.tile_columns)
         return (self.tile_frames, *tile) if self.tile_frames else tile
 
+    @property
+    def volume(self) -> int:
+        """Slots of a tile."""
+        return math.prod(self.tile)
+
     def box(self, slots: int) -> tuple[int, ...]:
         """The box that so many slots are; they divide a tile."""
         first, *rest = self.tile
-        return (first * slots // SLOT_ALIGNMENT, *rest)
+        return (first * slots // self.volume, *rest)
 
     @staticmethod
     def integers(grid: GridRows | None) -> tuple[int, ...]:
@@ -84,9 +90,7 @@ def grid_rows(layout: Layout, names: Mapping[str, Value], side: Side) -> GridRow
     if first_token and behind:
         return None
     first_slot = -(-first_token // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
-    num_slots = SLOT_ALIGNMENT
-    for count in tiles:
-        num_slots *= count
+    num_slots = math.prod(tiles) * math.prod(tile)
     return GridRows(
         first_slot=first_slot,
         stop_slot=first_slot + num_slots,
@@ -109,8 +113,6 @@ def _start(segment: Segment, side: Side) -> int:
 
 
 def _is_box(tile: tuple[int, ...]) -> bool:
-    """Whether 128 and 64 slots of a tile are boxes that kernels can copy."""
-    volume = 1
-    for n in tile:
-        volume *= n
-    return volume == SLOT_ALIGNMENT and len(tile) in (2, 3) and tile[0] % 2 == 0
+    """Whether 64 slots, and 128 where a tile has as many, are boxes that kernels can copy."""
+    volume = math.prod(tile)
+    return len(tile) in (2, 3) and (volume == 64 or (volume == 128 and tile[0] % 2 == 0))

@@ -46,7 +46,7 @@ def slots_of(layout: Layout, names: Mapping[str, Value], side: Side) -> Array | 
 
 
 def _concrete(segment: Segment) -> Order:
-    """What `auto` stands for: tiles of 128 tokens on grids, the raster elsewhere."""
+    """What `auto` stands for where the compiler knew no sizes: tiles of 128 tokens on grids."""
     order = segment.region.order
     if order.kind != "auto":
         return order

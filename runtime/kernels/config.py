@@ -149,9 +149,10 @@ _HALF: dict[Direction, _Shapes] = {
         (32, 16, 4, 1),
     ),
 }
-_GLUON: _Shapes = (
+_GLUON: _Shapes = (  # of (64, 64), two programs share a multiprocessor
     (128, 128, 8, 2),
     (128, 64, 8, 2),
+    (64, 64, 4, 2),
 )
 _FLOAT32: _Shapes = (
     (32, 32, 8, 2),
@@ -169,11 +170,13 @@ def choose_config(
     shared_memory_limit: int = SMALLEST_SHARED_MEMORY,
     architecture: int = 80,
     kernel: str = "triton",
+    shape: tuple[int, int] | None = None,
 ) -> KernelConfig:
     """The first configuration of the list that fits: same question, same answer.
 
     dtype: "bfloat16", "float16" or "float32".
     kernel: of the forward; the backward is "triton".
+    shape: (block_m, block_n) that the "gluon" forward has if it fits.
     shared_memory_limit: [bytes] that one program of the device may have.
     architecture: compute capability as one number, 90 for sm_90.
     Raises ValueError if none fits.
@@ -183,8 +186,9 @@ def choose_config(
     most = MAX_ACCUMULATORS[dtype if dtype == "float32" else operands]
     kernel = kernel if direction == "forward" else "triton"
     shapes = _FLOAT32 if dtype == "float32" else _HALF[direction]
-    for shape in _GLUON if kernel == "gluon" else shapes:
-        m, n, warps, stages = shape
+    if kernel == "gluon":
+        shapes = tuple(sorted(_GLUON, key=lambda s: s[:2] != (shape or _GLUON[0][:2])))
+    for m, n, warps, stages in shapes:
         config = KernelConfig(
             direction=direction,
             block_m=m,

@@ -60,6 +60,12 @@ class Launch:
         lengths = (len(self.items), self.counts.shape[1], self.bounds.shape[1], len(self.patterns))
         return (*self.integers(), *lengths)
 
+    @cached_property
+    def addresses(self) -> tuple[int, ...]:
+        """Of patterns, items, offsets, counts, entries, bounds."""
+        lists = (self.patterns, self.items, self.offsets, self.counts, self.entries, self.bounds)
+        return tuple(x.data_ptr() for x in lists)
+
     def tensors(self) -> list[Tensor]:
         """The tensors, in the order of the fields."""
         return [

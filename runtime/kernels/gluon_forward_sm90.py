@@ -226,11 +226,12 @@ def _store(out, out_grid, buffer, batch, head, num_heads, slot, grid, T):
 
 @gluon.jit
 def _store_lse(LSE, lse, head_index, q_len, slot, grid, BOX: gl.constexpr, UNITS: gl.constexpr):
-    """64 values of LSE, in the caller's order of tokens."""
+    """64 values of LSE, in the caller's order of tokens; none where LSE is no address."""
+    wanted = LSE.to(gl.int64) != 0
     i = gl.arange(0, 64, layout=lse.type.layout)
     base = LSE + head_index.to(gl.int64) * q_len
     if len(BOX) == 0:
-        gl.store(base + slot + i, lse, mask=slot + i < q_len)
+        gl.store(base + slot + i, lse, mask=(slot + i < q_len) & wanted)
     else:
         if _is_in_grid(slot, grid):
             frame, row, column = _corner(slot, grid, BOX, UNITS)
@@ -244,10 +245,10 @@ def _store_lse(LSE, lse, head_index, q_len, slot, grid, BOX: gl.constexpr, UNITS
                 column = column + i % BOX[2]
             token = grid[7] + (frame * grid[5] + row) * grid[6] + column
             inside = (frame < grid[4]) & (row < grid[5]) & (column < grid[6])
-            gl.store(base + token, lse, mask=inside)
+            gl.store(base + token, lse, mask=inside & wanted)
         else:
             line = _linear(slot, grid) + i
-            gl.store(base + grid[8] + line, lse, mask=line < grid[9])
+            gl.store(base + grid[8] + line, lse, mask=(line < grid[9]) & wanted)
 
 
 # ------------------------------------------------------------------------------ producer
@@ -671,7 +672,7 @@ def attention_forward(
     V_GRID,
     OUT_GRID,
     PATTERNS,  # descriptor [1, WARPGROUPS, 256] of int32[num_patterns, WARPGROUPS, 256], or None
-    LSE,  # float32[batch, num_heads, q_len]
+    LSE,  # float32[batch, num_heads, q_len], or the address 0: not wanted
     ITEMS,  # int32[items, 2]: (batch * num_heads + head, query block)
     OFFSETS,  # int32[3, num_blocks + 1]: where full, bounds and pattern entries of a block begin
     COUNTS,  # int32[2, num_blocks]: how many blocks its full and its bounds runs hold

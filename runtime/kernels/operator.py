@@ -50,7 +50,7 @@ def run_forward(
     kernel: str,
 ) -> tuple[Tensor, Tensor]:
     """What the operator does, for eager calls that need nothing of what torch adds to it."""
-    out = _empty_output(q, v)
+    out = empty_output(q, v)
     if 0 in q.shape or 0 in k.shape or 0 in v.shape:
         return out.zero_(), _empty_lse(q).fill_(-torch.inf)
     with _on_device_of(q):
@@ -148,13 +148,13 @@ attention.register_autograd(_differentiate, setup_context=_save)
 
 
 def _outputs(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    return _empty_output(q, v), _empty_lse(q)
+    return empty_output(q, v), _empty_lse(q)
 
 
-def _empty_output(q: Tensor, v: Tensor) -> Tensor:
+def empty_output(q: Tensor, v: Tensor) -> Tensor:
     """Uninitialised, laid out in memory in q's order of dimensions."""
-    if q.is_contiguous():
-        return q.new_empty((*q.shape[:3], v.shape[3]))
+    if q.shape[3] == v.shape[3] and q.is_contiguous():
+        return torch.empty_like(q)
     order = sorted(range(3), key=q.stride, reverse=True)
     out = q.new_empty([*(q.shape[i] for i in order), v.shape[-1]])
     return out.permute(*(order.index(i) for i in range(3)), 3)
@@ -171,9 +171,12 @@ def _launches(tensors: list[Tensor], integers: list[int]) -> tuple[Launch, ...]:
 
 
 def _on_device_of(x: Tensor) -> AbstractContextManager[Any]:
-    if not x.is_cuda or x.device.index == torch.cuda.current_device():
-        return _HERE
-    return torch.cuda.device(x.device)
+    return _HERE if is_here(x) else torch.cuda.device(x.device)
+
+
+def is_here(x: Tensor) -> bool:
+    """Whether kernels on `x` can be launched without a change of device."""
+    return not x.is_cuda or x.get_device() == torch._C._cuda_getDevice()
 
 
 _HERE: AbstractContextManager[None] = nullcontext()

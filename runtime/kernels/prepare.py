@@ -75,6 +75,10 @@ class PreparesCalls(Protocol):
         """Where the plan's tensors are."""
 
     @property
+    def forward_shape(self) -> tuple[int, int]:
+        """(block_m, block_n) of the Hopper forward by the cost model."""
+
+    @property
     def grid_rows(self) -> GridRows | None:
         """How kernels find slots in the caller's order; None where they cannot."""
 
@@ -95,7 +99,7 @@ def prepare(plan: PreparesCalls, kind: CallKind) -> Prepared:
     kernel = _kernel(kind)
     group = kind.num_q_heads // kind.num_kv_heads
     launches = []
-    for config in _configs(kind, kernel):
+    for config in _configs(kind, kernel, plan):
         descriptor = plan.device_descriptor(config.block_m, config.block_n)
         by_key = config.direction == "dkdv"
         tokens = descriptor.host.q_len * group if by_key else descriptor.host.kv_len
@@ -108,7 +112,8 @@ def prepare(plan: PreparesCalls, kind: CallKind) -> Prepared:
                 bytes_per_walk=tokens * row_bytes,
             )
         )
-    if kind.reorders and kernel == "gluon" and not kind.needs_grad and plan.grid_rows is not None:
+    grid = plan.grid_rows if kernel == "gluon" and kind.reorders and not kind.needs_grad else None
+    if grid is not None and launches[0].block_n <= grid.volume:
         launches = [_in_callers_order(launches[0], plan)]
         return Prepared(kernel, tuple(launches), reorders=False)
     return Prepared(kernel, tuple(launches), reorders=kind.reorders)
@@ -171,7 +176,7 @@ def _check_triton(dtype: str, head_dim: int, device: torch.device) -> None:
         raise ValueError(f'q must be on a CUDA device for kernel="triton", got {device}')
 
 
-def _configs(kind: CallKind, kernel: str) -> list[KernelConfig]:
+def _configs(kind: CallKind, kernel: str, plan: PreparesCalls) -> list[KernelConfig]:
     """One per direction; the forward's alone where no gradient will be asked for."""
     if kernel == "reference":
         return [REFERENCE_CONFIG]
@@ -187,6 +192,7 @@ def _configs(kind: CallKind, kernel: str) -> list[KernelConfig]:
             shared_memory_limit=limit,
             architecture=architecture,
             kernel=kernel,
+            shape=plan.forward_shape if kernel == "gluon" else None,
         )
         for direction in DIRECTIONS[: 3 if kind.needs_grad else 1]
     ]

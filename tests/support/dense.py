@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -107,10 +108,12 @@ class DensePlan:
     masking: Masking = "pattern"
     device: str | torch.device = "cpu"
     prepared: dict[CallKind, Prepared] = field(default_factory=dict)
+    ready: dict[Hashable, Callable[..., Any]] = field(default_factory=dict)
     _on_device: dict[tuple[int, int], DeviceDescriptor] = field(default_factory=dict)
 
     is_permuted = False
     grid_rows = None
+    forward_shape = (128, 128)
 
     @property
     def q_len(self) -> int:
