@@ -18,7 +18,8 @@ MAX_HEAD_DIM = 256
 SMALLEST_SHARED_MEMORY = 99 * 1024  # [bytes] sm_86, sm_89, sm_120; CUDA programming guide, 20.2
 # float32 registers a thread that may hold scores and results, of the 255 that it has: where a
 # warp group multiplies from shared memory, where operands need registers, too, and for float32
-MAX_ACCUMULATORS = {"shared": 200, "registers": 100, "float32": 64}
+# The Hopper forward's consumers hold the weights of a block, too.
+MAX_ACCUMULATORS = {"shared": 200, "registers": 100, "float32": 64, "gluon": 168}
 _BARRIERS = 2816  # [bytes] mbarriers, scratch of reductions, pattern words
 _BARRIERS_GLUON = 1024  # [bytes] mbarriers, records of items, scratch
 _BARRIERS_SM_100 = 8192  # [bytes] more, as Triton 3.6 and 3.9 allocate
@@ -46,6 +47,8 @@ class KernelConfig:
     ) -> int:
         """Blocks held, blocks in flight, barriers; what Triton allocates, or a bit more.
 
+        Where two programs are to share a multiprocessor: of both.
+
         Patterns need no room of their own: their loop has one block less in flight.
         On sm_100 what two products read stays in flight for one more block.
         """
@@ -54,7 +57,8 @@ class KernelConfig:
             d, dv = _padded(head_dim), _padded(v_head_dim)
             held = q_buffers(d, dv) * self.block_m * max(d, dv) * itemsize
             words = self.block_m * 16  # of a pattern
-            return held + self.num_stages * (self.block_n * both + words) + _BARRIERS_GLUON
+            shared = held + self.num_stages * (self.block_n * both + words) + _BARRIERS_GLUON
+            return shared * programs_sharing(self.block_m)
         match self.direction:
             case "forward":
                 held = self.block_m * _padded(head_dim) * itemsize
@@ -204,12 +208,20 @@ def choose_config(
             architecture=architecture,
         )
         held = config.accumulators(head_dim=head_dim, v_head_dim=v_head_dim)
-        if needed <= shared_memory_limit and held <= most:
+        limit = most
+        if kernel == "gluon":  # a program of one warpgroup starts with 128 registers a thread
+            limit = MAX_ACCUMULATORS["registers" if m == 64 else "gluon"]
+        if needed <= shared_memory_limit and held <= limit:
             return config
     raise ValueError(
         f"no configuration of the {direction} kernel fits {shared_memory_limit} bytes of shared "
         f"memory with head_dim {head_dim}, v head_dim {v_head_dim} and {dtype}"
     )
+
+
+def programs_sharing(block_m: int) -> int:
+    """How many programs of the Hopper forward share a multiprocessor."""
+    return 2 if block_m == 64 else 1
 
 
 def q_buffers(head_dim: int, v_head_dim: int) -> int:

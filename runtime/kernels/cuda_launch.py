@@ -33,6 +33,9 @@ class Relaunch:
 
     def __init__(self, compiled: Any, programs: int, arguments: Sequence[Any]) -> None:
         """Lay out the parameters; raises `_Unknown` where they are not what the driver expects."""
+        meta = compiled.metadata
+        if meta.num_ctas != 1 or meta.global_scratch_size or meta.profile_scratch_size:
+            raise _Unknown
         self._driver = _driver()
         self._function = ctypes.c_void_p(compiled.function)
         self._grid = (programs, 1, 1, 32 * compiled.metadata.num_warps, 1, 1)

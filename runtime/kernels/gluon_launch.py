@@ -15,7 +15,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from cmask.runtime.derive.boxes import GridRows
-from cmask.runtime.kernels.config import q_buffers
+from cmask.runtime.kernels.config import programs_sharing, q_buffers
 from cmask.runtime.kernels.cuda_launch import Relaunch
 from cmask.runtime.kernels.device import Launch
 from cmask.runtime.kernels.gluon_forward_sm90 import attention_forward
@@ -28,7 +28,7 @@ _DTYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
 # (registers a thread at launch, registers of a consumer's thread): 64K registers hold two
 # warpgroups and the producer, or two programs of one warpgroup and a producer each
 _REGISTERS = {2: (168, 240), 1: (128, 232)}
-_PROGRAMS = {2: 1, 1: 2}  # on a multiprocessor
+_knobs = triton.knobs.runtime
 _MAX_LAUNCHERS = 4096  # kinds of calls remembered
 
 
@@ -112,7 +112,7 @@ class _Launcher:
         boxes = [_boxes(x, rows, dim, grid) for x, rows, dim in shapes]
         patterns = _patterns(launch, warpgroups) if launch.has_patterns else None
         properties: Any = torch.cuda.get_device_properties(q.device)
-        programs = properties.multi_processor_count * _PROGRAMS[warpgroups]
+        programs = properties.multi_processor_count * programs_sharing(launch.block_m)
         self._programs = min(len(launch.items), programs)
         self._tickets = _tickets_of(q.device)
         self._integers = (
@@ -142,8 +142,8 @@ class _Launcher:
             registers,
         )
         descriptors = (*lines, *boxes, patterns)
-        lse = q.new_empty(1, dtype=torch.float32)
-        arguments = self._arguments(descriptors, lse, launch, self._tickets.take(), 1.0)
+        lse = q.new_empty(1, dtype=torch.float32)  # stands for the tickets, too
+        arguments = self._arguments(descriptors, lse, launch, lse.view(torch.int32), 1.0)
         self._compiled = attention_forward.warmup(
             *arguments, grid=(self._programs,), num_warps=4, maxnreg=max_registers
         )
@@ -183,7 +183,9 @@ class _Launcher:
             bases = (*starts, *starts, patterns)
             maps = [bases[i] + offset for i, offset in self._offsets]
             address = 0 if lse is None else lse.data_ptr()
-            pointers = [address, *lists, self._tickets.take(stream).data_ptr()]
+            capturing = torch.cuda.is_current_stream_capturing()
+            tickets = self._tickets.take(stream, is_capturing=capturing)
+            pointers = [address, *lists, tickets.data_ptr()]
             self._relaunch(stream, maps, pointers, scale)
         if target is not out:
             out.copy_(target)
@@ -201,7 +203,8 @@ class _Launcher:
             None if shape is None else shape.at(start)
             for shape, start in zip(self._descriptors, bases, strict=True)
         ]
-        tickets = self._tickets.take(stream)
+        capturing = torch.cuda.is_current_stream_capturing()
+        tickets = self._tickets.take(stream, is_capturing=capturing)
         arguments = self._arguments(descriptors, 0 if lse is None else lse, launch, tickets, scale)
         self._compiled[(self._programs, 1, 1)](*arguments, stream=stream)
 
@@ -227,7 +230,7 @@ class _Launcher:
 
 def _is_watched() -> bool:
     """Whether a profiler hooks into Triton's launches."""
-    hook = triton.knobs.runtime.launch_enter_hook
+    hook = _knobs.launch_enter_hook
     return bool(getattr(hook, "calls", hook))
 
 
@@ -327,51 +330,42 @@ def _patterns(launch: Launch, warpgroups: int) -> TensorDescriptor:
 # ------------------------------------------------------------------------------ tickets
 
 
-class _Tickets:
+class Tickets:
     """Counters of the queue of work: a pair for each stream, which orders its launches.
 
     A captured launch gets a pair of its own, since graphs may be replayed side by side.  Kernels
     leave zeros behind.
     """
 
-    _PAIRS = 8192
+    _PAIRS = 256
     _WORDS = 4  # a pair and its padding to 16 bytes
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._by_stream: dict[int, Tensor] = {}
         self._pool: list[Tensor] = []
-        self._refill()
 
-    def take(self, stream: int | None = None) -> Tensor:
-        """int32[2] of zeros that no other launch uses at the same time.
-
-        stream: the current one, if it is known.
-        """
-        if torch.cuda.is_current_stream_capturing():
-            return self._fresh()
-        if stream is None:
-            stream = torch._C._cuda_getCurrentRawStream(self._device.index)
+    def take(self, stream: int, *, is_capturing: bool) -> Tensor:
+        """int32[2] of zeros that no other launch uses at the same time."""
+        if is_capturing:
+            # zeros made now would be zeros only when the graph runs: then for this launch alone
+            return self._pool.pop() if self._pool else self._zeros(1)[0]
         pair = self._by_stream.get(stream)
         if pair is None:
-            pair = self._by_stream[stream] = self._fresh()
+            if not self._pool:
+                self._pool = list(self._zeros(self._PAIRS).unbind(0))
+            pair = self._by_stream[stream] = self._pool.pop()
         return pair
 
-    def _fresh(self) -> Tensor:
-        if not self._pool:
-            self._refill()
-        return self._pool.pop()
-
-    def _refill(self) -> None:
-        words = torch.zeros(self._PAIRS, self._WORDS, dtype=torch.int32, device=self._device)
-        self._pool = list(words.unbind(0))
+    def _zeros(self, pairs: int) -> Tensor:
+        return torch.zeros(pairs, self._WORDS, dtype=torch.int32, device=self._device)
 
 
 _launchers: dict[Hashable, _Launcher] = {}
-_tickets: dict[torch.device, _Tickets] = {}
+_tickets: dict[torch.device, Tickets] = {}
 
 
-def _tickets_of(device: torch.device) -> _Tickets:
+def _tickets_of(device: torch.device) -> Tickets:
     if device not in _tickets:
-        _tickets[device] = _Tickets(device)
+        _tickets[device] = Tickets(device)
     return _tickets[device]

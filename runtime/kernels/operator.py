@@ -58,11 +58,13 @@ def run_forward(
     return out, lse
 
 
-def is_plain(*tensors: Tensor) -> bool:
+def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether torch would only look on: no tracing, no subclass, no mode, no transform."""
     return (
-        not torch.compiler.is_compiling()
-        and all(type(x) is Tensor for x in tensors)
+        type(q) is Tensor
+        and type(k) is Tensor
+        and type(v) is Tensor
+        and not torch.compiler.is_compiling()
         and torch._C._len_torch_dispatch_stack() == 0
         and torch._C._functorch.peek_interpreter_stack() is None
     )
