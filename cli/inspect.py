@@ -63,6 +63,7 @@ def _print(mask: Mask, file: Path, size: int, verified: int) -> None:
             )
         )
     pairs.append(("kernel configurations", f"{len(body.configs)} for {_targets(mask)}"))
+    pairs += [("Hopper forward", f"blocks of {m} × {n}") for m, n in _hopper_shapes(mask)]
     pairs.append(("golden vectors", f"{verified} verified by this runtime"))
     print_pairs(pairs)
     if mask.facts is not None:
@@ -71,6 +72,12 @@ def _print(mask: Mask, file: Path, size: int, verified: int) -> None:
 
 def _targets(mask: Mask) -> str:
     return ", ".join(dict.fromkeys(config.target for config in mask.body.configs)) or "no target"
+
+
+def _hopper_shapes(mask: Mask) -> list[tuple[int, int]]:
+    """The block shape that the cost model chose, at head_dim 128."""
+    configs = [c for c in mask.body.configs if (c.kernel, c.head_dim) == ("gluon", 128)]
+    return list(dict.fromkeys((c.block_m, c.block_n) for c in configs))
 
 
 def _short(value: Any) -> str:
