@@ -11,24 +11,29 @@ from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "support" / "compile_ahead.py"
+from support.sass import Loop, product_loops
+
+TESTS = Path(__file__).parents[1]
 # A thread may keep some of its operands in local memory and be fast: dkdv in blocks of 64 × 64 is
 # the fastest on an H200 with up to 372 bytes.  Where registers run out, spills are thousands.
 MOST_SPILLED = 512  # [bytes] a thread
+MOST_EXPOSED = 4  # exponentials beside no product, of 66 in a thread: those of the two rescalings
 
 
-def compiled(which: str, target: int) -> list[dict[str, Any]]:
-    """What a process without the interpreter compiled for a target."""
+def compiled(script: str, *arguments: str) -> list[dict[str, Any]]:
+    """What a process without the interpreter compiled."""
     clean = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, str(SCRIPT), which, str(target)]
-    done = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=600)
+    command = [sys.executable, "-m", f"support.{script}", *arguments]
+    done = subprocess.run(
+        command, cwd=TESTS, env=clean, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.parametrize("target", [80, 90, 100])
 def test_the_common_kernels_compile_within_their_budget(target: int) -> None:
-    found = compiled("few", target)
+    found = compiled("compile_ahead", "few", str(target))
     assert len(found) == 7
     for kernel in found:
         assert kernel["shared"] <= kernel["budget"], kernel
@@ -40,5 +45,110 @@ def test_the_common_kernels_compile_within_their_budget(target: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("target", [80, 86, 90, 100, 120])
 def test_every_kernel_compiles_and_fits_shared_memory(target: int) -> None:
-    for kernel in compiled("all", target):
+    for kernel in compiled("compile_ahead", "all", str(target)):
         assert kernel["shared"] <= kernel["limit"], kernel
+
+
+def check_hopper(kernel: dict[str, Any]) -> None:
+    """Nothing in the loops of the Hopper kernel makes its tensor cores wait."""
+    found = json.dumps(kernel)
+    assert kernel["shared"] <= kernel["budget"] <= kernel["limit"], found
+    assert not kernel["serialized"], found
+    assert len(kernel["loops"]) == kernel["num_loops"], found
+    for loop in kernel["loops"]:
+        assert loop["spills"] == 0, found
+        assert loop["exponentials"] >= kernel["scores"], found
+        assert loop["exposed"] <= MOST_EXPOSED, found
+
+
+def test_the_common_hopper_kernels_overlap_exponentials_with_products() -> None:
+    found = compiled("compile_ahead_gluon", "few")
+    assert len(found) == 5
+    for kernel in found:
+        check_hopper(kernel)
+
+
+@pytest.mark.slow
+def test_every_hopper_kernel_overlaps_exponentials_with_products() -> None:
+    for kernel in compiled("compile_ahead_gluon", "all"):
+        check_hopper(kernel)
+
+
+# ------------------------------------------------------------------------------ the reader of SASS
+
+BEGIN = """
+        BSSY B0, `(.L_x_9)
+    .L_x_1:                              // items
+        MUFU.EX2 R0, R0
+    .L_x_2:                              // blocks
+        HGMMA.64x128x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT, gsb0
+        HGMMA.64x128x16.F32.BF16 R88, R180, gdesc[UR8].tnspB, R88, gsb0
+"""
+END = """
+        @P0 BRA `(.L_x_2)
+        STL [R1+0x8], R0
+        @!P1 BRA `(.L_x_1)
+        BSYNC B0
+    .L_x_9:
+        EXIT
+    .L_x_8:                              // a wait spins behind the code
+        SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR11], R17
+        @!P0 BRA `(.L_x_8)
+        BRA `(.L_x_3)
+"""
+SPIN = """
+        SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR11], R17
+        @!P0 BRA `(.L_x_8)
+    .L_x_3:
+"""
+FIRST = "WARPGROUP.DEPBAR.LE gsb0, 0x1\n"
+LAST = "WARPGROUP.DEPBAR.LE gsb0, 0x0\n"
+EXPONENTIALS = "MUFU.EX2 R25, R25\n FADD R9, R9, R25\n @P2 MUFU.EX2 R26, R26\n MUFU.RCP R3, R3\n"
+
+
+def loops(*pieces: str) -> list[Loop]:
+    """Of a kernel with these pieces in its inner loop, printed as nvdisasm does."""
+    lines = [line.strip() for line in "".join([BEGIN, *pieces, END]).splitlines() if line.strip()]
+    printed = (
+        line if line.startswith(".L") else f"        /*{16 * i:04x}*/    {line} ;"
+        for i, line in enumerate(lines)
+    )
+    return product_loops("\n".join(printed))
+
+
+def test_exponentials_between_the_waits_are_not_exposed() -> None:
+    (loop,) = loops(FIRST, EXPONENTIALS, SPIN, LAST)
+    spinning = 5  # three of them behind the code
+    assert loop == Loop(instructions=9 + spinning, products=2, exponentials=2, exposed=0, spills=0)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (FIRST, SPIN, LAST, EXPONENTIALS),
+        (FIRST, LAST, EXPONENTIALS, SPIN),
+        (LAST, EXPONENTIALS, SPIN, LAST),
+        (EXPONENTIALS, SPIN, FIRST, LAST),
+        (EXPONENTIALS, SPIN),
+    ],
+    ids=["below", "hoisted wait", "waits for all", "above", "no waits"],
+)
+def test_exponentials_elsewhere_are_exposed(pieces: tuple[str, ...]) -> None:
+    (loop,) = loops(*pieces)
+    assert loop.exposed == 2
+
+
+def test_a_loop_may_begin_amid_its_exponentials() -> None:
+    (loop,) = loops(EXPONENTIALS, SPIN, LAST, FIRST, EXPONENTIALS)
+    assert (loop.exponentials, loop.exposed) == (4, 0)
+
+
+def test_spills_count_in_the_inner_loop_alone() -> None:
+    (loop,) = loops(FIRST, "LDL.LU R3, [R1+0x4]\n @P0 STL [R1], R3\n", SPIN, LAST)
+    assert loop.spills == 2
+
+
+def test_a_way_around_a_wait_is_found() -> None:
+    jump = "@P3 BRA `(.L_x_4)\n"
+    (loop,) = loops(FIRST, LAST, jump, FIRST, ".L_x_4:\n", EXPONENTIALS, SPIN)
+    assert loop.exposed == 2

@@ -1,16 +1,12 @@
-"""Compiles the kernels for GPUs that are not here: python compile_ahead.py TARGET...; prints JSON.
+"""Compiles the portable kernels for GPUs that are not here; prints JSON.
 
+In tests/: python -m support.compile_ahead few|all TARGET...
 A process of its own: the tests' process has imported triton as an interpreter.
 """
 
 from __future__ import annotations
 
-import json
-import re
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import triton
@@ -21,9 +17,9 @@ from cmask.runtime.kernels.config import DIRECTIONS, Direction, KernelConfig, ch
 from cmask.runtime.kernels.tensors import padded_dim
 from cmask.runtime.kernels.triton_backward import backward_dkdv, backward_dq, backward_rows
 from cmask.runtime.kernels.triton_forward import attention_forward
+from support.ahead import SHARED_MEMORY, compile_measured, report
 
 KERNELS = {"forward": attention_forward, "dkdv": backward_dkdv, "dq": backward_dq}
-SHARED_MEMORY = {80: 163, 86: 99, 90: 227, 100: 227, 120: 99}  # [KiB] CUDA programming guide, 20.2
 TRITON_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 BY_QUERY = ("Q", "GRAD_OUT", "OUT", "DQ")
 BY_VALUE_DIM = ("V", "OUT", "GRAD_OUT", "DV")
@@ -56,14 +52,7 @@ def compile_one(
     )
     name = f"{direction} {dtype} {dims[0]}/{dims[1]} {mask}{' flag' if flag else ''}"
     shape = f"{config.block_m}x{config.block_n} w{config.num_warps} s{config.num_stages}"
-    return {
-        "name": name,
-        "config": shape,
-        "target": target,
-        "budget": budget,
-        "limit": limit,
-        **found,
-    }
+    return {"name": name, "config": shape, "budget": budget, **found}
 
 
 def compile_rows(target: int) -> dict[str, Any]:
@@ -74,9 +63,7 @@ def compile_rows(target: int) -> dict[str, Any]:
     signature = {n: pointers.get(n, "*fp32" if n.isupper() else "i32") for n in names}
     signature |= dict.fromkeys(constants, "constexpr")
     found = _compile(backward_rows, signature, constants, target, 4, 2)
-    return {"name": "rows", "config": "", "target": target, "budget": 1 << 20, **found} | {
-        "limit": SHARED_MEMORY[target] * 1024
-    }
+    return {"name": "rows", "config": "", "budget": 1 << 20, **found}
 
 
 def _constants(
@@ -138,43 +125,10 @@ def _compile(
         for i, name in enumerate(kernel.arg_names)
         if str(signature[name]).startswith("*") or name.endswith("_stride")
     }
-    compiled = triton.compile(
-        ASTSource(kernel, signature, constants, aligned),
-        target=GPUTarget("cuda", target, 32),
-        options={"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": True},
-    )
-    log = _ptxas(compiled.asm["ptx"], target)
-    stores, loads = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)[0]
-    return {
-        "shared": compiled.metadata.shared,
-        "registers": int(re.findall(r"Used (\d+) registers", log)[0]),
-        "spill_bytes": int(stores) + int(loads),
-        "serialized": " ".join(
-            re.findall(r"C75\d\d[^\n]*", log)
-        ),  # ptxas: wgmma could not stay asynchronous
-    }
-
-
-def _ptxas(ptx: str, target: int) -> str:
-    """What ptxas reports of an assembly; Triton brings it along, and a newer one for new PTX."""
-    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-    arch = f"sm_{target}" + ("a" if target >= 90 else "")
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "kernel.ptx"
-        source.write_text(ptx)
-        for tool in ("ptxas", "ptxas-blackwell"):
-            command = [
-                str(tools / tool),
-                "-v",
-                f"--gpu-name={arch}",
-                str(source),
-                "-o",
-                "/dev/null",
-            ]
-            result = subprocess.run(command, capture_output=True, text=True, check=False)
-            if result.returncode == 0:
-                return result.stderr
-    raise RuntimeError(result.stderr)
+    source = ASTSource(kernel, signature, constants, aligned)
+    options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": True}
+    gpu = GPUTarget("cuda", target, 32)
+    return compile_measured(lambda: triton.compile(source, target=gpu, options=options), target)[1]
 
 
 def main(which: str, targets: list[int]) -> None:
@@ -186,7 +140,7 @@ def main(which: str, targets: list[int]) -> None:
         else ((64, 64), (128, 128), (256, 256), (192, 128), (40, 40))
     )
     for target in targets:
-        sys.stdout.write(json.dumps(compile_rows(target)) + "\n")
+        report(compile_rows(target))
         for direction in DIRECTIONS:
             cases = [
                 (half, dim, mask, False)
@@ -198,9 +152,7 @@ def main(which: str, targets: list[int]) -> None:
                 cases += [("bfloat16", (128, 128), "four intervals", True)]
                 cases += [("float32", dim, "pattern", True) for dim in ((64, 64), (256, 256))]
             for dtype, dim, mask, flag in cases:
-                result = compile_one(target, direction, dtype, dim, mask, flag)
-                sys.stdout.write(json.dumps(result) + "\n")
-                sys.stdout.flush()
+                report(compile_one(target, direction, dtype, dim, mask, flag))
 
 
 if __name__ == "__main__":
