@@ -152,7 +152,10 @@ def _attend(
     scale = checked_scale(softmax_scale, q.shape[-1])
     heads = (q.shape[0], q.shape[1], k.shape[1], q.shape[3], v.shape[3])
     reorders = plan.is_permuted and not permuted
-    kind = CallKind(*heads, q.dtype, q.device, needs_grad, kernel, configs, reorders)
+    is_deterministic = needs_grad and torch.are_deterministic_algorithms_enabled()
+    kind = CallKind(
+        *heads, q.dtype, q.device, needs_grad, kernel, configs, reorders, is_deterministic
+    )
     prepared = plan.prepared.get(kind)
     if prepared is None:
         prepared = _prepare(plan, kind)

@@ -11,6 +11,10 @@ gluon_sync.py        device functions: barriers, rings, the queue of work
 gluon_softmax.py     device functions: masks and softmax on a wgmma accumulator
 gluon_forward_sm90.py  Gluon: Hopper at full speed
 gluon_launch.py      its tensor descriptors, made once per kind of call
+cuda_launch.py       launching a compiled kernel again with other addresses
+gluon_backward_sm90.py  Gluon: dK, dV and dQ on Hopper, on request
+gluon_backward_launch.py  the backward of a Hopper forward
+triton_sums.py       Triton: dQ from sums in the order of an accumulator
 triton_masking.py    device functions: what a partial block lets through
 triton_forward.py    Triton: any GPU it compiles for, and its interpreter
 triton_backward.py
@@ -28,7 +32,7 @@ from cmask.runtime.kernels.config import MAX_HEAD_DIM
 _HOMES = {
     "reference": ("reference", "reference"),
     "triton": ("triton_forward", "triton_backward"),
-    "gluon": ("gluon_launch", "triton_backward"),
+    "gluon": ("gluon_launch", "gluon_backward_launch"),
 }
 NAMES = tuple(_HOMES)
 HALVES = ("bfloat16", "float16")

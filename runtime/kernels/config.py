@@ -32,7 +32,8 @@ class KernelConfig:
     forward, dq  a program holds `block_m` queries and walks their keys `block_n` at a time
     dkdv         a program holds `block_n` keys and walks their queries `block_m` at a time
     In both, `num_stages` blocks of what is walked are in flight.
-    kernel  "triton", or "gluon": forward only, a warpgroup (4 warps) for each 64 queries
+    kernel  "triton", or "gluon" on Hopper: in the forward a warpgroup (4 warps) for each 64
+            queries; dkdv in blocks of 64 × 128, and dQ with it
     """
 
     direction: Direction

@@ -30,6 +30,7 @@ class Launch:
     bounds       int32[2 * max(1, num_intervals), num_rows]
     key_is_read  int32[num_kv_blocks * block_n]
     items        int32[items, 2]: (batch * heads + head, owner) in the order of work
+    is_gluon     whether the kernel is a Hopper one
     grid         how the kernel finds slots in tensors in the caller's order; None: it is given
                  slots
     """
@@ -49,10 +50,11 @@ class Launch:
     has_patterns: int
     has_unread_keys: int
     has_empty_rows: int
+    is_gluon: int
     grid: GridRows | None = None
 
     NUM_TENSORS = 7
-    NUM_INTEGERS = 8 + GridRows.NUM_INTEGERS
+    NUM_INTEGERS = 9 + GridRows.NUM_INTEGERS
 
     @cached_property
     def key(self) -> tuple[int, ...]:
@@ -89,6 +91,7 @@ class Launch:
             self.has_patterns,
             self.has_unread_keys,
             self.has_empty_rows,
+            self.is_gluon,
             *GridRows.integers(self.grid),
         ]
 
@@ -96,8 +99,8 @@ class Launch:
     def nth(index: int, tensors: list[Tensor], integers: list[int]) -> Launch:
         """The inverse of `tensors` and `integers`, from several launches one behind the other."""
         t, i = index * Launch.NUM_TENSORS, index * Launch.NUM_INTEGERS
-        grid = GridRows.from_integers(integers[i + 8 : i + Launch.NUM_INTEGERS])
-        fields = (*tensors[t : t + Launch.NUM_TENSORS], *integers[i : i + 8], grid)
+        grid = GridRows.from_integers(integers[i + 9 : i + Launch.NUM_INTEGERS])
+        fields = (*tensors[t : t + Launch.NUM_TENSORS], *integers[i : i + 9], grid)
         return Launch(*fields)  # type: ignore[arg-type]
 
 
@@ -174,6 +177,7 @@ class DeviceDescriptor:
             has_patterns=int(self.has_patterns),
             has_unread_keys=int(self.has_unread_keys),
             has_empty_rows=int(self.has_empty_rows),
+            is_gluon=int(config.kernel == "gluon"),
         )
 
     def side(self, by_key: bool, short_run: int) -> Side:

@@ -24,7 +24,7 @@ from cmask.runtime.kernels.tensors import aligned_zeros, is_aligned, padded_dim
 
 LOG2_E = 1.4426950408889634
 _ALIGNMENT = 16  # [bytes]
-_DTYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
+GLUON_DTYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
 # (registers a thread at launch, registers of a consumer's thread): 64K registers hold two
 # warpgroups and the producer, or two programs of one warpgroup and a producer each
 _REGISTERS = {2: (168, 240), 1: (128, 232)}
@@ -145,7 +145,11 @@ class _Launcher:
         lse = q.new_empty(1, dtype=torch.float32)  # stands for the tickets, too
         arguments = self._arguments(descriptors, lse, launch, lse.view(torch.int32), 1.0)
         self._compiled = attention_forward.warmup(
-            *arguments, grid=(self._programs,), num_warps=4, maxnreg=max_registers
+            *arguments,
+            grid=(self._programs,),
+            num_warps=4,
+            maxnreg=max_registers,
+            enable_fp_fusion=True,
         )
         starts = [x.data_ptr() for x in (q, k, v, out)] * 2 + [launch.patterns.data_ptr()]
         self._descriptors = [
@@ -316,7 +320,7 @@ def _descriptor(x: Tensor, block: tuple[int, ...]) -> TensorDescriptor:
     step = _ALIGNMENT // x.element_size()
     # the stride of a dimension of one is never used, but it is checked
     strides = [s if n > 1 else step for s, n in zip(x.stride(), x.shape, strict=True)]
-    layout = gl.NVMMASharedLayout.get_default_for(list(block), _DTYPES[x.dtype])
+    layout = gl.NVMMASharedLayout.get_default_for(list(block), GLUON_DTYPES[x.dtype])
     return TensorDescriptor(x, list(x.shape), [*strides[:-1], 1], list(block), layout)
 
 
@@ -369,3 +373,10 @@ def _tickets_of(device: torch.device) -> Tickets:
     if device not in _tickets:
         _tickets[device] = Tickets(device)
     return _tickets[device]
+
+
+def current_tickets(device: torch.device) -> Tensor:
+    """Tickets for one launch on the current stream."""
+    stream = torch._C._cuda_getCurrentRawStream(torch.cuda.current_device())
+    capturing = torch.cuda.is_current_stream_capturing()
+    return _tickets_of(device).take(stream, is_capturing=capturing)

@@ -53,35 +53,86 @@ def load_bounds(BOUNDS, rows, num_rows, i: gl.constexpr):
 
 @gluon.jit
 def mask_by_bounds(scores, block, BOUNDS, rows, num_rows, INTERVALS: gl.constexpr):
-    """-inf outside of the row's intervals.
-
-    One block of PTX an element: written as comparisons, ptxas packs them into bit masks and
-    spills.
-    """
+    """-inf outside of the row's intervals."""
     COLUMNS: gl.constexpr = scores.shape[1]
     keys = block * COLUMNS + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, scores.type.layout))
     keys = keys[None, :]
-    ASM: gl.constexpr = _bounds_asm(INTERVALS)
-    CONSTRAINTS: gl.constexpr = _bounds_constraints(INTERVALS)
     s0, n0 = load_bounds(BOUNDS, rows, num_rows, 0)
+    first = (scores, keys, s0[:, None], n0[:, None])
     if INTERVALS == 1:
-        return gl.inline_asm_elementwise(
-            ASM, CONSTRAINTS, [scores, keys, s0[:, None], n0[:, None]],
-            gl.float32, is_pure=True, pack=1,
-        )  # fmt: skip
-    s1, n1 = load_bounds(BOUNDS, rows, num_rows, 1)
-    if INTERVALS == 2:
-        return gl.inline_asm_elementwise(
-            ASM, CONSTRAINTS,
-            [scores, keys, s0[:, None], n0[:, None], s1[:, None], n1[:, None]],
-            gl.float32, is_pure=True, pack=1,
-        )  # fmt: skip
-    s2, n2 = load_bounds(BOUNDS, rows, num_rows, 2)
-    s3, n3 = load_bounds(BOUNDS, rows, num_rows, 3)
+        masked = _mask_by_one(first)
+    else:
+        s1, n1 = load_bounds(BOUNDS, rows, num_rows, 1)
+        second = (s1[:, None], n1[:, None])
+        if INTERVALS == 2:
+            masked = _mask_by_two(first, second)
+        else:
+            s2, n2 = load_bounds(BOUNDS, rows, num_rows, 2)
+            s3, n3 = load_bounds(BOUNDS, rows, num_rows, 3)
+            others = (s2[:, None], n2[:, None], s3[:, None], n3[:, None])
+            masked = _mask_by_four(first, second, others)
+    return masked
+
+
+@gluon.jit
+def mask_by_bounds_across(scores, keys, bounds, INTERVALS: gl.constexpr):
+    """The same with keys down and queries across.
+
+    bounds: int32[2 * INTERVALS, queries] in shared memory: start_0, stop_0, start_1, ...
+    """
+    LAYOUT: gl.constexpr = scores.type.layout
+    s0 = bounds.slice(0, 1, dim=0).load(LAYOUT)
+    n0 = bounds.slice(1, 1, dim=0).load(LAYOUT) - s0
+    first = (scores, keys[:, None], s0, n0)
+    if INTERVALS == 1:
+        masked = _mask_by_one(first)
+    else:
+        s1 = bounds.slice(2, 1, dim=0).load(LAYOUT)
+        n1 = bounds.slice(3, 1, dim=0).load(LAYOUT) - s1
+        if INTERVALS == 2:
+            masked = _mask_by_two(first, (s1, n1))
+        else:
+            s2 = bounds.slice(4, 1, dim=0).load(LAYOUT)
+            n2 = bounds.slice(5, 1, dim=0).load(LAYOUT) - s2
+            s3 = bounds.slice(6, 1, dim=0).load(LAYOUT)
+            n3 = bounds.slice(7, 1, dim=0).load(LAYOUT) - s3
+            masked = _mask_by_four(first, (s1, n1), (s2, n2, s3, n3))
+    return masked
+
+
+# One block of PTX an element: written as comparisons, ptxas packs them into bit masks and spills.
+
+
+@gluon.jit
+def _mask_by_one(first):
+    ASM: gl.constexpr = _bounds_asm(1)
+    CONSTRAINTS: gl.constexpr = _bounds_constraints(1)
+    scores, keys, s0, n0 = first
     return gl.inline_asm_elementwise(
-        ASM, CONSTRAINTS,
-        [scores, keys, s0[:, None], n0[:, None], s1[:, None], n1[:, None],
-         s2[:, None], n2[:, None], s3[:, None], n3[:, None]],
+        ASM, CONSTRAINTS, [scores, keys, s0, n0], gl.float32, is_pure=True, pack=1
+    )
+
+
+@gluon.jit
+def _mask_by_two(first, second):
+    ASM: gl.constexpr = _bounds_asm(2)
+    CONSTRAINTS: gl.constexpr = _bounds_constraints(2)
+    scores, keys, s0, n0 = first
+    s1, n1 = second
+    return gl.inline_asm_elementwise(
+        ASM, CONSTRAINTS, [scores, keys, s0, n0, s1, n1], gl.float32, is_pure=True, pack=1
+    )
+
+
+@gluon.jit
+def _mask_by_four(first, second, others):
+    ASM: gl.constexpr = _bounds_asm(4)
+    CONSTRAINTS: gl.constexpr = _bounds_constraints(4)
+    scores, keys, s0, n0 = first
+    s1, n1 = second
+    s2, n2, s3, n3 = others
+    return gl.inline_asm_elementwise(
+        ASM, CONSTRAINTS, [scores, keys, s0, n0, s1, n1, s2, n2, s3, n3],
         gl.float32, is_pure=True, pack=1,
     )  # fmt: skip
 

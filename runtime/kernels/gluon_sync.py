@@ -76,6 +76,14 @@ def release_stage(FIRST: gl.constexpr, stage, STAGES: gl.constexpr, THREADS: gl.
         )
 
 
+@gluon.jit
+def opaque(x: gl.constexpr):
+    """A number that the compiler takes for unknown: what depends on it stays in its loop."""
+    return gl.inline_asm_elementwise(
+        "mov.u32 $0, $1;", "=r,r", [gl.to_tensor(x)], gl.int32, is_pure=False, pack=1
+    )
+
+
 @aggregate
 class Ring:
     """A place in a ring of stages: the stage, and the parity of the round."""

@@ -22,6 +22,7 @@ from cmask.runtime.kernels.config import (
 )
 from cmask.runtime.kernels.device import DeviceDescriptor, Launch
 
+GLUON_BACKWARD_DIMS = ((64, 64), (128, 128))
 # the reference walks query blocks of this shape, backward too
 REFERENCE_CONFIG = KernelConfig(
     direction="forward", block_m=128, block_n=128, num_warps=1, num_stages=1, kernel="reference"
@@ -42,6 +43,7 @@ class CallKind(NamedTuple):
     kernel: str | None
     configs: tuple[KernelConfig, ...] | None
     reorders: bool  # tensors are in the caller's order, which is not the plan's
+    is_deterministic: bool  # gradients must be the same in every run
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,12 +179,15 @@ def _check_triton(dtype: str, head_dim: int, device: torch.device) -> None:
 
 
 def _configs(kind: CallKind, kernel: str, plan: PreparesCalls) -> list[KernelConfig]:
-    """One per direction; the forward's alone where no gradient will be asked for."""
+    """One per direction; the forward's alone where no gradient will be asked for.
+
+    None for dQ where it comes with dK and dV: sums in no fixed order.
+    """
     if kernel == "reference":
         return [REFERENCE_CONFIG]
     limit, architecture = _resources(kind.device)
     given = {config.direction: config for config in kind.configs or ()}
-    return [
+    configs = [
         given.get(direction)
         or choose_config(
             direction,
@@ -196,6 +201,23 @@ def _configs(kind: CallKind, kernel: str, plan: PreparesCalls) -> list[KernelCon
         )
         for direction in DIRECTIONS[: 3 if kind.needs_grad else 1]
     ]
+    if kind.needs_grad and configs[1].kernel == "gluon":
+        _check_gluon_backward(kind, kernel, configs[1])
+        return configs if kind.is_deterministic else configs[:2]
+    return configs
+
+
+def _check_gluon_backward(kind: CallKind, kernel: str, config: KernelConfig) -> None:
+    dims = kind.head_dim, kind.v_head_dim
+    if kernel != "gluon":
+        raise ValueError(f'dkdv by "gluon" needs kernel="gluon", got {kernel}')
+    if (config.block_m, config.block_n) != (64, 128):
+        shape = f"{config.block_m} × {config.block_n}"
+        raise ValueError(f'dkdv by "gluon" has blocks of 64 × 128, got {shape}')
+    if dims not in GLUON_BACKWARD_DIMS:
+        raise ValueError(
+            f'dkdv by "gluon" serves head dimensions 64 and 128, the same for q and v, got {dims}'
+        )
 
 
 def _resources(device: torch.device) -> tuple[int, int]:

@@ -366,17 +366,17 @@ def backward(
 ) -> None:
     """Writes the gradients; no dimension may be empty."""
     _, for_dkdv, for_dq = launches
-    inputs = _Inputs(aligned(q), aligned(k), aligned(v), aligned(grad_out))
-    delta, lse_base_2 = _rows(out, inputs.grad_out, lse, grad_lse)
+    inputs = Inputs(aligned(q), aligned(k), aligned(v), aligned(grad_out))
+    delta, lse_base_2 = rows_of(out, inputs.grad_out, lse, grad_lse)
     targets = [x if is_aligned(x) else aligned_zeros(x) for x in (dq, dk, dv)]
     _dkdv(inputs, lse_base_2, delta, for_dkdv, softmax_scale, *targets[1:])
-    _dq(inputs, lse_base_2, delta, for_dq, softmax_scale, targets[0])
+    write_dq(inputs, lse_base_2, delta, for_dq, softmax_scale, targets[0])
     for x, target in zip((dq, dk, dv), targets, strict=True):
         if x is not target:
             x.copy_(target)
 
 
-class _Inputs(NamedTuple):
+class Inputs(NamedTuple):
     """What all kernels read, aligned."""
 
     q: Tensor
@@ -385,10 +385,10 @@ class _Inputs(NamedTuple):
     grad_out: Tensor
 
 
-def _rows(
+def rows_of(
     out: Tensor, grad_out: Tensor, lse: Tensor, grad_lse: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """(delta, base-2 lse) as float32[batch * heads, padded_len]."""
+    """(delta, base-2 lse) as float32[batch * heads, padded_len], a multiple of 128."""
     batch, num_heads, q_len, v_head_dim = out.shape
     padded_len = -(-q_len // _LARGEST_BLOCK) * _LARGEST_BLOCK
     out = out if out.stride(-1) == 1 else out.contiguous()
@@ -418,7 +418,7 @@ def _rows(
 
 
 def _dkdv(
-    inputs: _Inputs,
+    inputs: Inputs,
     lse: Tensor,
     delta: Tensor,
     launch: Launch,
@@ -466,14 +466,15 @@ def _dkdv(
     )
 
 
-def _dq(
-    inputs: _Inputs,
+def write_dq(
+    inputs: Inputs,
     lse: Tensor,
     delta: Tensor,
     launch: Launch,
     softmax_scale: float,
     grad_q: Tensor,
 ) -> None:
+    """The gradient of Q by a kernel of its own, deterministic."""
     q, k, v, grad_out = inputs
     m, n, d, dv = launch.block_m, launch.block_n, padded_dim(q.shape[-1]), padded_dim(v.shape[-1])
     tma = has_tma(q)

@@ -61,17 +61,26 @@ def check_hopper(kernel: dict[str, Any]) -> None:
         assert loop["exposed"] <= MOST_EXPOSED, found
 
 
-def test_the_common_hopper_kernels_overlap_exponentials_with_products() -> None:
-    found = compiled("compile_ahead_gluon", "few")
-    assert len(found) == 5
+def check_hopper_backward(kernel: dict[str, Any]) -> None:
+    """Next to no spills in its loops, and all products stay asynchronous.
+
+    Triton 3.6 leaves none; by 3.9 a masked loop reads one of its registers from local memory.
+    """
+    assert kernel["shared"] <= kernel["limit"], kernel
+    assert not kernel["serialized"], kernel
+    assert len(kernel["loops"]) == kernel["num_loops"], kernel
+    assert all(loop["spills"] <= 2 for loop in kernel["loops"]), kernel
+
+
+@pytest.mark.parametrize(
+    ("which", "count"), [("few", 7), pytest.param("all", 24, marks=pytest.mark.slow)]
+)
+def test_nothing_makes_the_tensor_cores_of_hopper_wait(which: str, count: int) -> None:
+    found = compiled("compile_ahead_gluon", which)
+    assert len(found) == count
     for kernel in found:
-        check_hopper(kernel)
-
-
-@pytest.mark.slow
-def test_every_hopper_kernel_overlaps_exponentials_with_products() -> None:
-    for kernel in compiled("compile_ahead_gluon", "all"):
-        check_hopper(kernel)
+        check = check_hopper_backward if "backward" in kernel["name"] else check_hopper
+        check(kernel)
 
 
 # ------------------------------------------------------------------------------ the reader of SASS

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cmask.runtime import attention
+from cmask.runtime.kernels.config import KernelConfig
 from cmask.runtime.mask import Plan
 from support.budgets import Results, Upstream, check_budget, eager
 from support.compiled import dense, planned
@@ -64,11 +65,19 @@ def random_inputs(
 
 
 def results(
-    q: Tensor, k: Tensor, v: Tensor, plan: Plan, kernel: str, scale: float | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: Plan,
+    kernel: str,
+    scale: float | None = None,
+    configs: tuple[KernelConfig, ...] | None = None,
 ) -> tuple[Results, Tensor]:
     """Forward and backward, and the gradient that came in."""
     q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
-    out, lse = attention(q, k, v, plan, return_lse=True, kernel=kernel, softmax_scale=scale)
+    out, lse = attention(
+        q, k, v, plan, return_lse=True, kernel=kernel, softmax_scale=scale, configs=configs
+    )
     generator = torch.Generator().manual_seed(1)
     grad_out = torch.randn(out.shape, generator=generator).to(out.device, out.dtype)
     dq, dk, dv = torch.autograd.grad(out, (q, k, v), grad_out)
@@ -76,10 +85,16 @@ def results(
 
 
 def check(
-    q: Tensor, k: Tensor, v: Tensor, plan: Plan, kernel: str, scale: float | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: Plan,
+    kernel: str,
+    scale: float | None = None,
+    configs: tuple[KernelConfig, ...] | None = None,
 ) -> Results:
     """All results are right; they are returned for what else a report says."""
-    found, grad_out = results(q, k, v, plan, kernel, scale)
+    found, grad_out = results(q, k, v, plan, kernel, scale, configs)
     visible = visible_pairs(plan)
     exact, plain = (
         eager(q, k, v, visible, Upstream(grad_out), dtype=dtype, softmax_scale=scale)

@@ -23,7 +23,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
 from cmask.runtime.derive.boxes import GridRows
-from cmask.runtime.kernels import gluon_launch
+from cmask.runtime.kernels import gluon_backward_launch, gluon_launch
 from cmask.runtime.kernels.config import ITEMSIZE, KernelConfig, choose_config
 from cmask.runtime.kernels.device import Launch
 from cmask.runtime.kernels.gluon_forward_sm90 import attention_forward
@@ -194,7 +194,7 @@ def _launch(variant: Variant, config: KernelConfig, num_blocks: int) -> Launch:
         "offsets": (3, num_blocks + 1),
         "counts": (2, num_blocks),
         "entries": (num_blocks, 2),
-        "patterns": (1, config.block_m, 4),
+        "patterns": (1, max(config.block_m, config.block_n), 4),
         "bounds": (2 * max(1, variant.num_intervals), num_blocks * config.block_m),
         "key_is_read": (num_blocks * config.block_m,),
         "items": (HEADS * num_blocks, 2),
@@ -209,10 +209,70 @@ def _launch(variant: Variant, config: KernelConfig, num_blocks: int) -> Launch:
         has_patterns=int(variant.has_patterns),
         has_unread_keys=0,
         has_empty_rows=0,
+        is_gluon=1,
         grid=variant.grid,
     )
+
+
+# ------------------------------------------------------------------------------ backward
+
+
+def examine_backward(name: str, variant: Variant, *, has_dq: bool) -> dict[str, Any]:
+    """The same of dK, dV and (unless it is to be deterministic) dQ."""
+    config = KernelConfig(
+        direction="dkdv", block_m=64, block_n=128, num_warps=8, num_stages=2, kernel="gluon"
+    )
+    kernel, measured = compile_measured(lambda: _backward(variant, config, has_dq), TARGET)
+    kinds = 1 + variant.has_patterns + (variant.num_intervals > 0)
+    return {
+        "name": f"backward {name}",
+        "num_loops": 2 * kinds,
+        **measured,
+        "loops": [_fields(loop) for loop in product_loops(_disassembled(kernel))],
+    }
+
+
+def _backward(variant: Variant, config: KernelConfig, has_dq: bool) -> Any:
+    kernel = gluon_backward_launch.attention_backward
+    run = kernel.run
+
+    def compile_only(*arguments: Any, grid: Any, warmup: bool, **options: Any) -> NoReturn:
+        raise _Compiled(run(*arguments, grid=grid, warmup=True, **options))
+
+    driver.set_active(_Hopper())
+    tokens, d = 1024, variant.dims[0]
+    dtype = getattr(torch, variant.dtype)
+    q, k = (torch.zeros(1, heads, tokens, d, dtype=dtype) for heads in (HEADS, KV_HEADS))
+    rows = torch.zeros(HEADS, tokens)
+    sums = torch.zeros(HEADS, tokens // 64, 2, 32 * d) if has_dq else None
+    launch = _launch(variant, config, tokens // 128)
+    processor = SimpleNamespace(multi_processor_count=132)
+    with (
+        mock.patch.object(kernel, "run", compile_only),
+        mock.patch.object(torch.cuda, "get_device_properties", return_value=processor),
+        mock.patch.object(gluon_backward_launch, "current_tickets", return_value=launch.items),
+    ):
+        try:
+            gluon_backward_launch.by_key((q, k, k, q), (rows, rows), launch, 1.0, k, k, sums)
+        except _Compiled as compiled:
+            return compiled.args[0]
+    raise RuntimeError("the host code has compiled nothing")
+
+
+BACKWARD = {
+    "pattern": (Variant(), True),
+    "bounds": (Variant(has_patterns=False, num_intervals=1), True),
+}
+ALL_BACKWARD = BACKWARD | {
+    "full": (Variant(has_patterns=False), True),
+    "four intervals": (Variant(has_patterns=False, num_intervals=4), True),
+    "float16 head_dim 64": (Variant(dims=(64, 64), dtype="float16"), True),
+    "without dQ": (Variant(), False),
+}
 
 
 if __name__ == "__main__":
     for name, variant in {"few": FEW, "all": ALL}[sys.argv[1]].items():
         report(examine(name, variant))
+    for name, (variant, has_dq) in {"few": BACKWARD, "all": ALL_BACKWARD}[sys.argv[1]].items():
+        report(examine_backward(name, variant, has_dq=has_dq))

@@ -1,0 +1,136 @@
+"""The backward of a Hopper forward: by the Hopper kernel where its launch says so, else Triton's.
+
+The Hopper kernel adds dQ to float32 memory in the order of its accumulators; triton_sums.py brings
+it into q's order.  Sums of floats in no fixed order: not deterministic.  Where
+`torch.use_deterministic_algorithms` asks for it, dQ comes from a kernel of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from cmask.runtime.kernels import triton_backward
+from cmask.runtime.kernels.device import Launch
+from cmask.runtime.kernels.gluon_backward_sm90 import attention_backward
+from cmask.runtime.kernels.gluon_launch import GLUON_DTYPES, LOG2_E, current_tickets
+from cmask.runtime.kernels.tensors import aligned, aligned_zeros, is_aligned, padded_dim
+from cmask.runtime.kernels.triton_sums import write_dq_of_sums
+
+_QUERIES = 64  # of a block
+_MAX_REGISTERS = 168  # a thread at launch: two warpgroups of 240, and the producer
+
+
+def backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    grad_lse: Tensor | None,
+    launches: tuple[Launch, ...],
+    softmax_scale: float,
+    *,
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+) -> None:
+    """Writes the gradients; no dimension may be empty.
+
+    launches: forward, dkdv, and dq where dQ is not to come from the same kernel as dK and dV.
+    """
+    for_dkdv = launches[1]
+    if not for_dkdv.is_gluon:
+        triton_backward.backward(
+            q, k, v, out, lse, grad_out, grad_lse, launches, softmax_scale, dq=dq, dk=dk, dv=dv
+        )
+        return
+    if for_dkdv.has_empty_rows:  # 0 * NaN would be NaN
+        empty = (lse == -torch.inf)[..., None]
+        q, grad_out = q.masked_fill(empty, 0), grad_out.masked_fill(empty, 0)
+    if for_dkdv.has_unread_keys:
+        unread = (for_dkdv.key_is_read[: k.shape[2]] == 0)[:, None]
+        k, v = k.masked_fill(unread, 0), v.masked_fill(unread, 0)
+    q, k, v, grad_out = (aligned(x) for x in (q, k, v, grad_out))
+    delta, lse_base_2 = triton_backward.rows_of(out, grad_out, lse, grad_lse)
+    targets = [x if is_aligned(x) else aligned_zeros(x) for x in (dq, dk, dv)]
+    sums = None if len(launches) > 2 else _zeros_for_dq(q)
+    rows = (lse_base_2, delta)
+    by_key((q, k, v, grad_out), rows, for_dkdv, softmax_scale, targets[1], targets[2], sums)
+    if sums is None:
+        inputs = triton_backward.Inputs(q, k, v, grad_out)
+        triton_backward.write_dq(inputs, *rows, launches[2], softmax_scale, targets[0])
+    else:
+        write_dq_of_sums(sums, targets[0], softmax_scale)
+    for x, target in zip((dq, dk, dv), targets, strict=True):
+        if x is not target:
+            x.copy_(target)
+
+
+def _zeros_for_dq(q: Tensor) -> Tensor:
+    """float32[batch * heads, query blocks, 2, 32 * head_dim]."""
+    batch, heads, q_len, head_dim = q.shape
+    shape = (batch * heads, -(-q_len // _QUERIES), 2, 32 * padded_dim(head_dim))
+    return torch.zeros(shape, dtype=torch.float32, device=q.device)
+
+
+def by_key(
+    inputs: tuple[Tensor, ...],
+    rows: tuple[Tensor, Tensor],
+    launch: Launch,
+    softmax_scale: float,
+    dk: Tensor,
+    dv: Tensor,
+    sums: Tensor | None,
+) -> None:
+    """One launch of the Hopper kernel.  rows: (base-2 LSE, delta), padded to whole blocks."""
+    q, k, v, grad_out = inputs
+    _, num_heads, q_len, head_dim = q.shape
+    properties: Any = torch.cuda.get_device_properties(q.device)
+    programs = min(len(launch.items), properties.multi_processor_count)
+    attention_backward[(programs,)](
+        *(_rows_of_heads(x) for x in (q, k, v, grad_out, dk, dv)),
+        *(_flat(x, [1, _QUERIES]) for x in rows),
+        _flat(launch.bounds, [2 * launch.num_intervals, _QUERIES])
+        if launch.num_intervals
+        else None,
+        _flat(launch.patterns.view(-1, 2, 256), [1, 2, 256]) if launch.has_patterns else None,
+        sums,
+        launch.items,
+        launch.offsets,
+        launch.counts,
+        launch.entries,
+        current_tickets(q.device),
+        len(launch.items),
+        programs,
+        launch.counts.shape[1],
+        k.shape[1],
+        num_heads // k.shape[1],
+        -(-q_len // _QUERIES),
+        softmax_scale * LOG2_E,
+        softmax_scale,
+        INTERVALS=launch.num_intervals,
+        HEAD_DIM=padded_dim(head_dim),
+        num_warps=4,
+        maxnreg=_MAX_REGISTERS,
+        enable_fp_fusion=True,
+    )
+
+
+def _rows_of_heads(x: Tensor) -> TensorDescriptor:
+    """64 rows of a head."""
+    block = [1, 1, 64, padded_dim(x.shape[3])]
+    layout = gl.NVMMASharedLayout.get_default_for(block, GLUON_DTYPES[x.dtype])
+    strides = [s if n > 1 else 8 for s, n in zip(x.stride(), x.shape, strict=True)]
+    return TensorDescriptor(x, list(x.shape), [*strides[:-1], 1], block, layout)
+
+
+def _flat(x: Tensor, block: list[int]) -> TensorDescriptor:
+    """Words of 32 bits as they lie in memory."""
+    layout = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=x.ndim)
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), block, layout)
