@@ -2,6 +2,7 @@
 
 config.py            block shapes and launch parameters, chosen by a computed budget
 schedule.py          the order in which programs take their work
+parts.py             key blocks with much work, cut into parts
 device.py            a descriptor's arrays on a device; what one launch takes of them
 operator.py          the custom operator: fake, autograd, dispatch to a kernel
 reference.py         plain PyTorch: any device

@@ -13,10 +13,12 @@ from torch import Tensor
 from cmask.runtime.derive.boxes import GridRows
 from cmask.runtime.descriptor import BlockLists, Descriptor, Int32Array, pack_pattern
 from cmask.runtime.kernels.config import KernelConfig
+from cmask.runtime.kernels.parts import Lists, cut, whole
 from cmask.runtime.kernels.schedule import heads_in_flight, work_items
 
 SHORT_RUN = 4  # blocks; filling the pipeline for a shorter run costs more than a mask
-_PARTIAL_COST = 1.2  # of a full block; measured on an H200
+PARTIAL_COST = 1.2  # of a full block; measured on an H200
+_LEAST_PART = 16  # full blocks; a part costs its program the loading of keys and a partial sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +32,9 @@ class Launch:
     bounds       int32[2 * max(1, num_intervals), num_rows]
     key_is_read  int32[num_kv_blocks * block_n]
     items        int32[items, 2]: (batch * heads + head, owner) in the order of work
+    owners       int32[owners, 2]: (block, slot of partial sums or -1); an owner may be a part of
+                 a block's work, see `parts`
+    heavy        int32[blocks in parts, 3]: (block, first slot, stop slot)
     is_gluon     whether the kernel is a Hopper one
     grid         how the kernel finds slots in tensors in the caller's order; None: it is given
                  slots
@@ -42,6 +47,8 @@ class Launch:
     bounds: Tensor
     key_is_read: Tensor
     items: Tensor
+    owners: Tensor
+    heavy: Tensor
     block_m: int
     block_n: int
     num_warps: int
@@ -51,10 +58,11 @@ class Launch:
     has_unread_keys: int
     has_empty_rows: int
     is_gluon: int
+    num_slots: int
     grid: GridRows | None = None
 
-    NUM_TENSORS = 7
-    NUM_INTEGERS = 9 + GridRows.NUM_INTEGERS
+    NUM_TENSORS = 9
+    NUM_INTEGERS = 10 + GridRows.NUM_INTEGERS
 
     @cached_property
     def key(self) -> tuple[int, ...]:
@@ -78,6 +86,8 @@ class Launch:
             self.bounds,
             self.key_is_read,
             self.items,
+            self.owners,
+            self.heavy,
         ]
 
     def integers(self) -> list[int]:
@@ -92,6 +102,7 @@ class Launch:
             self.has_unread_keys,
             self.has_empty_rows,
             self.is_gluon,
+            self.num_slots,
             *GridRows.integers(self.grid),
         ]
 
@@ -99,21 +110,30 @@ class Launch:
     def nth(index: int, tensors: list[Tensor], integers: list[int]) -> Launch:
         """The inverse of `tensors` and `integers`, from several launches one behind the other."""
         t, i = index * Launch.NUM_TENSORS, index * Launch.NUM_INTEGERS
-        grid = GridRows.from_integers(integers[i + 9 : i + Launch.NUM_INTEGERS])
-        fields = (*tensors[t : t + Launch.NUM_TENSORS], *integers[i : i + 9], grid)
+        grid = GridRows.from_integers(integers[i + 10 : i + Launch.NUM_INTEGERS])
+        fields = (*tensors[t : t + Launch.NUM_TENSORS], *integers[i : i + 10], grid)
         return Launch(*fields)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """The block lists of one side; `costs` and `order` stay on the host for the schedule."""
+    """The block lists of one side on the host, and its patterns."""
+
+    lists: Lists
+    patterns: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Walk:
+    """What programs walk, and in which order: the lists of a launch on the device."""
 
     offsets: Tensor
     counts: Tensor
     entries: Tensor
-    patterns: Tensor
-    costs: NDArray[np.float64]
-    order: Int32Array
+    items: Tensor
+    owners: Tensor
+    heavy: Tensor
+    num_slots: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +152,7 @@ class DeviceDescriptor:
     bounds: Tensor
     key_is_read: Tensor
     _sides: dict[tuple[bool, int], Side] = field(default_factory=dict)
-    _schedules: dict[tuple[bool, int, int], Tensor] = field(default_factory=dict)
+    _walks: dict[tuple[bool, bool, int, int], Walk] = field(default_factory=dict)
 
     @staticmethod
     def from_host(descriptor: Descriptor, device: str | torch.device) -> DeviceDescriptor:
@@ -159,16 +179,19 @@ class DeviceDescriptor:
         bytes_per_walk: bytes of the tensors that `heads_per_walk` heads walk together.
         """
         by_key = config.direction == "dkdv"
-        side = self.side(by_key, SHORT_RUN if config.kernel == "triton" else 0)
+        is_gluon = config.kernel == "gluon"
         group = heads_in_flight(num_heads, heads_per_walk, bytes_per_walk)
+        walk = self._walk(by_key, is_gluon, num_heads, group)
         return Launch(
-            offsets=side.offsets,
-            counts=side.counts,
-            entries=side.entries,
-            patterns=side.patterns,
+            offsets=walk.offsets,
+            counts=walk.counts,
+            entries=walk.entries,
+            patterns=self.side(by_key, is_gluon).patterns,
             bounds=self.bounds,
             key_is_read=self.key_is_read,
-            items=self._schedule(by_key, side, num_heads, group),
+            items=walk.items,
+            owners=walk.owners,
+            heavy=walk.heavy,
             block_m=self.host.block_m,
             block_n=self.host.block_n,
             num_warps=config.num_warps,
@@ -177,26 +200,44 @@ class DeviceDescriptor:
             has_patterns=int(self.has_patterns),
             has_unread_keys=int(self.has_unread_keys),
             has_empty_rows=int(self.has_empty_rows),
-            is_gluon=int(config.kernel == "gluon"),
+            is_gluon=int(is_gluon),
+            num_slots=walk.num_slots,
         )
 
-    def side(self, by_key: bool, short_run: int) -> Side:
-        """The lists of one side; full runs of fewer blocks than `short_run` as patterns."""
-        key = (by_key, short_run)
+    def side(self, by_key: bool, is_gluon: bool) -> Side:
+        """The lists of one side; Hopper kernels take short runs of full blocks as they are."""
+        key = (by_key, is_gluon)
         if key not in self._sides:
             d, device = self.host, self.key_is_read.device
             lists = d.by_key if by_key else d.by_query
             patterns = d.key_patterns if by_key else d.patterns
             columns = d.block_m if by_key else d.block_n
+            short_run = 0 if is_gluon else SHORT_RUN
             self._sides[key] = _side(lists, patterns, columns, short_run, device)
         return self._sides[key]
 
-    def _schedule(self, by_key: bool, side: Side, num_heads: int, group: int) -> Tensor:
-        key = (by_key, num_heads, group)
-        if key not in self._schedules:
-            items = work_items(side.costs, side.order, num_heads, group, self._processors)
-            self._schedules[key] = _tensor(items, side.offsets.device)
-        return self._schedules[key]
+    def _walk(self, by_key: bool, is_gluon: bool, num_heads: int, group: int) -> Walk:
+        key = (by_key, is_gluon, num_heads, group)
+        if key not in self._walks:
+            lists = self.side(by_key, is_gluon).lists
+            parts = whole(lists)
+            if by_key and is_gluon:
+                share = lists.costs.sum() * num_heads / self._processors
+                parts = cut(lists, max(share / 2, _LEAST_PART), PARTIAL_COST)
+            costs = parts.lists.costs
+            order = np.argsort(-costs, kind="stable").astype(np.int32)
+            items = work_items(costs, order, num_heads, group, self._processors)
+            device = self.key_is_read.device
+            self._walks[key] = Walk(
+                offsets=_tensor(parts.lists.offsets, device),
+                counts=_tensor(parts.lists.counts, device),
+                entries=_tensor(np.concatenate([parts.lists.entries, [(0, 0)]]), device),
+                items=_tensor(items, device),
+                owners=_tensor(parts.owners, device),
+                heavy=_tensor(parts.heavy, device),
+                num_slots=parts.num_slots,
+            )
+        return self._walks[key]
 
     @cached_property
     def _processors(self) -> int:
@@ -222,8 +263,8 @@ def _side(
     np.add.at(costs, full_owner, full[:, 1] - full[:, 0])
     bounds_owner = np.repeat(np.arange(owners), np.diff(lists.bounds_offsets))
     bounds = lists.bounds_runs
-    np.add.at(costs, bounds_owner, _PARTIAL_COST * (bounds[:, 1] - bounds[:, 0]))
-    np.add.at(costs, pattern_owner, _PARTIAL_COST)
+    np.add.at(costs, bounds_owner, PARTIAL_COST * (bounds[:, 1] - bounds[:, 0]))
+    np.add.at(costs, pattern_owner, PARTIAL_COST)
 
     has_patterns = np.diff(lists.pattern_offsets) > 0
     is_short = (full[:, 1] - full[:, 0] < short_run) & has_patterns[full_owner]
@@ -251,12 +292,13 @@ def _side(
         for owner, runs in ((full_owner, full), (bounds_owner, bounds))
     ]
     return Side(
-        offsets=_tensor(offsets, device),
-        counts=_tensor(np.stack(counts), device),
-        entries=_tensor(np.concatenate([*entries, np.zeros((1, 2))]), device),
-        patterns=_tensor(patterns if len(patterns) else np.zeros((1, 1, 4)), device),
-        costs=costs,
-        order=lists.order,
+        Lists(
+            offsets.astype(np.int32),
+            np.stack(counts).astype(np.int32),
+            np.concatenate(entries).astype(np.int32),
+            costs,
+        ),
+        _tensor(patterns if len(patterns) else np.zeros((1, 1, 4)), device),
     )
 
 

@@ -1,8 +1,9 @@
 """The backward of a Hopper forward: by the Hopper kernel where its launch says so, else Triton's.
 
-The Hopper kernel adds dQ to float32 memory in the order of its accumulators; triton_sums.py brings
-it into q's order.  Sums of floats in no fixed order: not deterministic.  Where
-`torch.use_deterministic_algorithms` asks for it, dQ comes from a kernel of its own.
+The Hopper kernel adds dQ, and writes dK and dV of key blocks in parts, to float32 memory in the
+order of its accumulators; triton_sums.py brings them in order.  dQ is added by whoever comes first:
+not deterministic.  Where `torch.use_deterministic_algorithms` asks for it, a kernel of its own
+makes dQ.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from cmask.runtime.kernels.device import Launch
 from cmask.runtime.kernels.gluon_backward_sm90 import attention_backward
 from cmask.runtime.kernels.gluon_launch import GLUON_DTYPES, LOG2_E, current_tickets
 from cmask.runtime.kernels.tensors import aligned, aligned_zeros, is_aligned, padded_dim
-from cmask.runtime.kernels.triton_sums import write_dq_of_sums
+from cmask.runtime.kernels.triton_sums import write_dkdv_of_parts, write_dq_of_sums
 
 _QUERIES = 64  # of a block
 _MAX_REGISTERS = 168  # a thread at launch: two warpgroups of 240, and the producer
@@ -93,6 +94,8 @@ def by_key(
     _, num_heads, q_len, head_dim = q.shape
     properties: Any = torch.cuda.get_device_properties(q.device)
     programs = min(len(launch.items), properties.multi_processor_count)
+    heads, d = k.shape[0] * k.shape[1], padded_dim(head_dim)
+    parts = torch.empty(heads, launch.num_slots, 2, 2, 64 * d, dtype=torch.float32, device=q.device)
     attention_backward[(programs,)](
         *(_rows_of_heads(x) for x in (q, k, v, grad_out, dk, dv)),
         *(_flat(x, [1, _QUERIES]) for x in rows),
@@ -101,7 +104,9 @@ def by_key(
         else None,
         _flat(launch.patterns.view(-1, 2, 256), [1, 2, 256]) if launch.has_patterns else None,
         sums,
+        parts,
         launch.items,
+        launch.owners,
         launch.offsets,
         launch.counts,
         launch.entries,
@@ -112,14 +117,17 @@ def by_key(
         k.shape[1],
         num_heads // k.shape[1],
         -(-q_len // _QUERIES),
+        launch.num_slots,
         softmax_scale * LOG2_E,
         softmax_scale,
         INTERVALS=launch.num_intervals,
-        HEAD_DIM=padded_dim(head_dim),
+        HEAD_DIM=d,
         num_warps=4,
         maxnreg=_MAX_REGISTERS,
         enable_fp_fusion=True,
     )
+    if launch.num_slots:
+        write_dkdv_of_parts(parts, launch.heavy, dk, dv, softmax_scale)
 
 
 def _rows_of_heads(x: Tensor) -> TensorDescriptor:

@@ -1,7 +1,7 @@
 """Attention backward on Hopper (sm_90a): keys stay, queries stream by; dK, dV and dQ in one kernel.
 
-A program is persistent and draws items (a key head and a block of 128 keys) from a queue.  For
-every query head of the group it walks the blocks of 64 queries that see those keys:
+A program is persistent and draws items (a key head and a block of 128 keys, or a part of what sees
+them) from a queue.  For every query head of the group it walks blocks of 64 queries:
 
     producer    K and V of the item; Q, dO, LSE and delta of each query block into a ring of stages,
                 with the words of a pattern or the bounds of the rows where they mask it
@@ -19,7 +19,7 @@ What is in flight in a consumer at step j, from top to bottom of `_step`:
 S is complete at the loop's back edge: in flight across it, ptxas would serialise all products.
 
 Not chosen by default, and not measured: `KernelConfig(direction="dkdv", kernel="gluon")` asks for
-it.  Without dQ (DQ = None) the kernel is deterministic.
+it.  Without dQ (DQ = None) the kernel is deterministic: parts write sums of their own, added later.
 
 Source: Shah et al., FlashAttention-3 (arXiv 2407.08608), section 4 on the backward.
 """
@@ -122,12 +122,12 @@ def _load_half_blocks(x, buffers, barrier, batch, head, key):
 
 @gluon.jit
 def _issue(
-    ring, count, block, pattern, inputs, owner, shared,
+    ring, count, block, pattern, inputs, place, shared,
     KIND: gl.constexpr, INTERVALS: gl.constexpr,
 ):  # fmt: skip
     """One query block into the next stage; V of the item behind the first Q."""
     Q, GRAD_OUT, V, LSE, DELTA, BOUNDS_ARRAY, PATTERNS = inputs
-    batch, head, head_index, kv_head, key, is_first = owner
+    batch, head, head_index, kv_head, key, is_first = place
     stage = ring.stage
     if count >= STAGES:
         sync_named(Q_EMPTY + stage, THREADS)
@@ -164,8 +164,8 @@ def _produce(
     K, inputs, shared, lists, scalars, INTERVALS: gl.constexpr, HAS_PATTERNS: gl.constexpr
 ):  # fmt: skip
     """The producer warp: from the first ticket to the end of the queue."""
-    ITEMS, OFFSETS, COUNTS, ENTRIES, TICKETS = lists
-    num_items, num_programs, num_blocks, num_kv_heads, group = scalars
+    ITEMS, OWNERS, OFFSETS, COUNTS, ENTRIES, TICKETS = lists
+    num_items, num_programs, num_owners, num_kv_heads, group = scalars
     V = inputs[2]
     item = gl.program_id(0)
     ticket = take_ticket(TICKETS)
@@ -174,20 +174,22 @@ def _produce(
     ring = Ring(n, n)
     while item < num_items:
         kv_index = gl.load(ITEMS + 2 * item)
-        k_block = gl.load(ITEMS + 2 * item + 1)
-        full_first = gl.load(OFFSETS + k_block)
-        full_stop = gl.load(OFFSETS + k_block + 1)
-        bounds_first = gl.load(OFFSETS + num_blocks + 1 + k_block)
-        bounds_stop = gl.load(OFFSETS + num_blocks + 1 + k_block + 1)
-        pattern_first = gl.load(OFFSETS + 2 * (num_blocks + 1) + k_block)
-        pattern_stop = gl.load(OFFSETS + 2 * (num_blocks + 1) + k_block + 1)
-        full_blocks = gl.load(COUNTS + k_block)
-        bounds_blocks = gl.load(COUNTS + num_blocks + k_block)
+        owner = gl.load(ITEMS + 2 * item + 1)
+        k_block = gl.load(OWNERS + 2 * owner)
+        slot = gl.load(OWNERS + 2 * owner + 1)
+        full_first = gl.load(OFFSETS + owner)
+        full_stop = gl.load(OFFSETS + owner + 1)
+        bounds_first = gl.load(OFFSETS + num_owners + 1 + owner)
+        bounds_stop = gl.load(OFFSETS + num_owners + 1 + owner + 1)
+        pattern_first = gl.load(OFFSETS + 2 * (num_owners + 1) + owner)
+        pattern_stop = gl.load(OFFSETS + 2 * (num_owners + 1) + owner + 1)
+        full_blocks = gl.load(COUNTS + owner)
+        bounds_blocks = gl.load(COUNTS + num_owners + owner)
         if n > 0:  # the item before has left K and V; its record has been read
             sync_named(KV_EMPTY, THREADS)
         publish(
             shared.records, shared.record_full, n, kv_index, k_block, pattern_stop - pattern_first,
-            bounds_blocks, full_blocks, 0, 0, 0,
+            bounds_blocks, full_blocks, slot, 0, 0,
         )  # fmt: skip
         batch = kv_index // num_kv_heads
         kv_head = kv_index % num_kv_heads
@@ -201,9 +203,9 @@ def _produce(
                 for entry in range(pattern_first, pattern_stop):
                     block = gl.load(ENTRIES + 2 * entry)
                     pattern = gl.load(ENTRIES + 2 * entry + 1)
-                    owner = (batch, head, head_index, kv_head, key, is_first)
+                    place = (batch, head, head_index, kv_head, key, is_first)
                     ring, count = _issue(
-                        ring, count, block, pattern, inputs, owner, shared, PATTERN, INTERVALS
+                        ring, count, block, pattern, inputs, place, shared, PATTERN, INTERVALS
                     )
                     is_first = False
             if INTERVALS > 0:
@@ -211,18 +213,18 @@ def _produce(
                     first = gl.load(ENTRIES + 2 * run)
                     stop = gl.load(ENTRIES + 2 * run + 1)
                     for block in range(first, stop):
-                        owner = (batch, head, head_index, kv_head, key, is_first)
+                        place = (batch, head, head_index, kv_head, key, is_first)
                         ring, count = _issue(
-                            ring, count, block, -1, inputs, owner, shared, BOUNDS, INTERVALS
+                            ring, count, block, -1, inputs, place, shared, BOUNDS, INTERVALS
                         )
                         is_first = False
             for run in range(full_first, full_stop):
                 first = gl.load(ENTRIES + 2 * run)
                 stop = gl.load(ENTRIES + 2 * run + 1)
                 for block in range(first, stop):
-                    owner = (batch, head, head_index, kv_head, key, is_first)
+                    place = (batch, head, head_index, kv_head, key, is_first)
                     ring, count = _issue(
-                        ring, count, block, -1, inputs, owner, shared, FULL, INTERVALS
+                        ring, count, block, -1, inputs, place, shared, FULL, INTERVALS
                     )
                     is_first = False
         if is_first:  # keys that no query sees: consumers wait for V all the same
@@ -278,6 +280,15 @@ def _add_to_dq(DQ, dq, HEAD_DIM: gl.constexpr):
     x = gl.permute(x, (3, 0, 2, 4, 1, 5))
     x = gl.reshape(x, [32 * HEAD_DIM])
     gl.atomic_add(DQ + gl.arange(0, 32 * HEAD_DIM, layout=x.type.layout), x, sem="relaxed")
+
+
+@gluon.jit
+def _store_part(PART, x, HEAD_DIM: gl.constexpr):
+    """Write [64, HEAD_DIM] in the order of the accumulator."""
+    x = gl.reshape(x, [4, 2, 8, HEAD_DIM // 8, 4, 2])
+    x = gl.permute(x, (3, 0, 2, 4, 1, 5))
+    x = gl.reshape(x, [64 * HEAD_DIM])
+    gl.store(PART + gl.arange(0, 64 * HEAD_DIM, layout=x.type.layout), x)
 
 
 @gluon.jit
@@ -355,11 +366,12 @@ def _step(
 
 @gluon.jit
 def _consume(
-    WARPGROUP: gl.constexpr, shared, DK, DV, DQ, scalars, scales, INTERVALS: gl.constexpr,
+    WARPGROUP: gl.constexpr, shared, outputs, scalars, scales, INTERVALS: gl.constexpr,
     HAS_PATTERNS: gl.constexpr, HEAD_DIM: gl.constexpr,
 ):  # fmt: skip
     """A consumer warpgroup: keys 64 · WARPGROUP … of every item."""
-    num_kv_heads, group, num_q_blocks = scalars
+    DK, DV, DQ, PARTS = outputs
+    num_kv_heads, group, num_q_blocks, num_slots = scalars
     scale, softmax_scale = scales
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, QUERIES, 16])
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD_DIM, 16])
@@ -372,6 +384,7 @@ def _consume(
         pattern_blocks = field(shared.fields, n, 2)
         bounds_blocks = field(shared.fields, n, 3)
         full_blocks = field(shared.fields, n, 4)
+        slot = field(shared.fields, n, 5)
         batch = kv_index // num_kv_heads
         kv_head = kv_index % num_kv_heads
         first_key = k_block * 2 * KEYS + WARPGROUP * KEYS
@@ -414,15 +427,21 @@ def _consume(
             dv = grads.dv
         else:
             mbarrier.wait(shared.v_full.index(0), n & 1)
-        shared.v.index(WARPGROUP).reshape([KEYS, HEAD_DIM]).store(dv.to(shared.v.dtype))
-        fence_async_shared()
-        store_block(DV, [batch, kv_head, first_key, 0], shared.v.index(WARPGROUP))
+        if slot < 0:
+            shared.v.index(WARPGROUP).reshape([KEYS, HEAD_DIM]).store(dv.to(shared.v.dtype))
+            fence_async_shared()
+            store_block(DV, [batch, kv_head, first_key, 0], shared.v.index(WARPGROUP))
+        else:
+            part = ((kv_index * num_slots + slot) * 2 + WARPGROUP).to(gl.int64) * 2
+            _store_part(PARTS + part * (KEYS * HEAD_DIM), dk, HEAD_DIM)
+            _store_part(PARTS + (part + 1) * (KEYS * HEAD_DIM), dv, HEAD_DIM)
         sync_named(DS_STORED, 256)  # the other warpgroup has read this one's K for the last time
-        halves = (dk * softmax_scale).to(shared.k.dtype)
-        shared.k.index(WARPGROUP).reshape([KEYS, HEAD_DIM]).store(halves)
-        fence_async_shared()
-        store_block(DK, [batch, kv_head, first_key, 0], shared.k.index(WARPGROUP))
-        tma.store_wait(0)
+        if slot < 0:
+            halves = (dk * softmax_scale).to(shared.k.dtype)
+            shared.k.index(WARPGROUP).reshape([KEYS, HEAD_DIM]).store(halves)
+            fence_async_shared()
+            store_block(DK, [batch, kv_head, first_key, 0], shared.k.index(WARPGROUP))
+            tma.store_wait(0)
         arrive_named(KV_EMPTY, THREADS)
         n += 1
         mbarrier.wait(shared.record_full.index(n & 1), (n >> 1) & 1)
@@ -434,7 +453,8 @@ def _consume(
 
 @gluon.jit(
     do_not_specialize=[
-        "num_items", "num_programs", "num_blocks", "num_kv_heads", "group", "num_q_blocks",
+        "num_items", "num_programs", "num_owners", "num_kv_heads", "group", "num_q_blocks",
+        "num_slots",
     ]
 )  # fmt: skip
 def attention_backward(
@@ -449,17 +469,20 @@ def attention_backward(
     BOUNDS_ARRAY,  # descriptor [2 * INTERVALS, 64] of int32[2 * INTERVALS, rows], or None
     PATTERNS,  # descriptor [1, 2, 256] of int32[num_patterns, 2, 256], keys down; or None
     DQ,  # float32[batch * num_heads, num_q_blocks, 2, 32 * HEAD_DIM] of zeros, or None
-    ITEMS,  # int32[items, 2]: (batch * num_kv_heads + kv_head, key block)
-    OFFSETS,  # int32[3, num_blocks + 1]: where full, bounds and pattern entries of a block begin
-    COUNTS,  # int32[2, num_blocks]: how many blocks its full and its bounds runs hold
+    PARTS,  # float32[batch * num_kv_heads, num_slots, 2, 2, 64 * HEAD_DIM]: dK and dV of parts
+    ITEMS,  # int32[items, 2]: (batch * num_kv_heads + kv_head, owner)
+    OWNERS,  # int32[num_owners, 2]: (key block, slot in PARTS or -1)
+    OFFSETS,  # int32[3, num_owners + 1]: where full, bounds and pattern entries of an owner begin
+    COUNTS,  # int32[2, num_owners]: how many blocks its full and its bounds runs hold
     ENTRIES,  # int32[entries, 2]: (first, stop) of a run, or (block, pattern)
     TICKETS,  # int32[2]: zeros, and zeros again afterwards
     num_items,
     num_programs,
-    num_blocks,
+    num_owners,
     num_kv_heads,
     group,  # query heads of a key head
     num_q_blocks,
+    num_slots,
     scale,  # softmax scale in base 2
     softmax_scale,
     INTERVALS: gl.constexpr,
@@ -514,14 +537,15 @@ def attention_backward(
         blocks, q_full, grad_full, k_full, v_full, record_full,
     )  # fmt: skip
     inputs = (Q, GRAD_OUT, V, LSE, DELTA, BOUNDS_ARRAY, PATTERNS)
-    lists = (ITEMS, OFFSETS, COUNTS, ENTRIES, TICKETS)
-    sizes = (num_kv_heads, group, num_q_blocks)
-    producer_sizes = (num_items, num_programs, num_blocks, num_kv_heads, group)
+    lists = (ITEMS, OWNERS, OFFSETS, COUNTS, ENTRIES, TICKETS)
+    sizes = (num_kv_heads, group, num_q_blocks, num_slots)
+    producer_sizes = (num_items, num_programs, num_owners, num_kv_heads, group)
+    outputs = (DK, DV, DQ, PARTS)
     scales = (scale, softmax_scale)
     gl.warp_specialize(
         [
-            (_consume, (0, shared, DK, DV, DQ, sizes, scales, INTERVALS, HAS_PATTERNS, HEAD_DIM)),
-            (_consume, (1, shared, DK, DV, DQ, sizes, scales, INTERVALS, HAS_PATTERNS, HEAD_DIM)),
+            (_consume, (0, shared, outputs, sizes, scales, INTERVALS, HAS_PATTERNS, HEAD_DIM)),
+            (_consume, (1, shared, outputs, sizes, scales, INTERVALS, HAS_PATTERNS, HEAD_DIM)),
             (_produce, (K, inputs, shared, lists, producer_sizes, INTERVALS, HAS_PATTERNS)),
         ],
         [4, 1],

@@ -1,4 +1,4 @@
-"""dQ from what the Hopper backward has added up, in the order of its accumulators."""
+"""Gradients from what the Hopper backward has added up, in the order of its accumulators."""
 
 import triton
 import triton.language as tl
@@ -45,6 +45,78 @@ def write_dq_of_sums(sums: Tensor, dq: Tensor, softmax_scale: float) -> None:
         *dq.stride()[:3],
         num_heads,
         q_len,
+        softmax_scale,
+        HEAD_DIM=head_dim,
+        PADDED_DIM=padded_dim(head_dim),
+        num_warps=8,
+        enable_fp_fusion=True,
+    )
+
+
+@triton.jit(do_not_specialize=["num_heads", "kv_len", "num_slots"])
+def dkdv_of_parts(
+    PARTS,  # float32[batch * heads, num_slots, 2, 2, 64 * PADDED_DIM]
+    HEAVY,  # int32[blocks, 3]: (key block, first slot, stop slot)
+    DK,
+    dk_strides,  # of batch, head and row
+    DV,
+    dv_strides,
+    num_heads,
+    kv_len,
+    num_slots,
+    softmax_scale,
+    HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr,
+):
+    """64 rows of dK and dV of a key block: its parts, added in their order."""
+    head_index = tl.program_id(1).to(tl.int64)
+    heavy = HEAVY + 3 * (tl.program_id(0) // 2)
+    half = tl.program_id(0) % 2
+    rows = tl.load(heavy) * 128 + half * 64 + tl.arange(0, 64)
+    SIZE: tl.constexpr = 64 * PADDED_DIM
+    dk = tl.zeros([SIZE], tl.float32)
+    dv = tl.zeros([SIZE], tl.float32)
+    for slot in range(tl.load(heavy + 1), tl.load(heavy + 2)):
+        part = PARTS + ((head_index * num_slots + slot) * 2 + half) * 2 * SIZE
+        dk += tl.load(part + tl.arange(0, SIZE))
+        dv += tl.load(part + SIZE + tl.arange(0, SIZE))
+    batch, head = head_index // num_heads, head_index % num_heads
+    _store_in_order(
+        DK, dk_strides, batch, head, rows, kv_len, dk * softmax_scale, HEAD_DIM, PADDED_DIM
+    )
+    _store_in_order(DV, dv_strides, batch, head, rows, kv_len, dv, HEAD_DIM, PADDED_DIM)
+
+
+@triton.jit
+def _store_in_order(
+    X, strides, batch, head, rows, length, x, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr
+):
+    """An accumulator's (octet of columns, warp, row of 8, lane, half of 16 rows, parity)."""
+    x = tl.reshape(x, [PADDED_DIM // 8, 4, 8, 4, 2, 2])
+    x = tl.permute(x, (1, 4, 2, 0, 3, 5))
+    x = tl.reshape(x, [64, PADDED_DIM])
+    columns = tl.arange(0, PADDED_DIM)
+    base = X + batch * strides[0] + head * strides[1]
+    base += rows.to(tl.int64)[:, None] * strides[2] + columns[None, :]
+    inside = (rows < length)[:, None] & (columns < HEAD_DIM)[None, :]
+    tl.store(base, x.to(X.dtype.element_ty), mask=inside)
+
+
+def write_dkdv_of_parts(
+    parts: Tensor, heavy: Tensor, dk: Tensor, dv: Tensor, softmax_scale: float
+) -> None:
+    """DK and dV of the key blocks that were done in parts."""
+    batch, num_heads, kv_len, head_dim = dk.shape
+    dkdv_of_parts[(2 * len(heavy), batch * num_heads)](
+        parts,
+        heavy,
+        dk,
+        dk.stride()[:3],
+        dv,
+        dv.stride()[:3],
+        num_heads,
+        kv_len,
+        parts.shape[1],
         softmax_scale,
         HEAD_DIM=head_dim,
         PADDED_DIM=padded_dim(head_dim),

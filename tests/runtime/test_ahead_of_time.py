@@ -20,9 +20,14 @@ MOST_SPILLED = 512  # [bytes] a thread
 MOST_EXPOSED = 4  # exponentials beside no product, of 66 in a thread: those of the two rescalings
 
 
-def compiled(script: str, *arguments: str) -> list[dict[str, Any]]:
-    """What a process without the interpreter compiled."""
+OLDEST_TRITON = Path(sys.prefix) / "oldest-triton"  # .ci/setup puts it there
+
+
+def compiled(script: str, *arguments: str, path: Path | None = None) -> list[dict[str, Any]]:
+    """What a process without the interpreter compiled; path: of another Triton."""
     clean = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    if path is not None:
+        clean["PYTHONPATH"] = str(path)
     command = [sys.executable, "-m", f"support.{script}", *arguments]
     done = subprocess.run(
         command, cwd=TESTS, env=clean, capture_output=True, text=True, timeout=600
@@ -72,15 +77,30 @@ def check_hopper_backward(kernel: dict[str, Any]) -> None:
     assert all(loop["spills"] <= 2 for loop in kernel["loops"]), kernel
 
 
+def check_all_hopper(found: list[dict[str, Any]]) -> None:
+    for kernel in found:
+        check = check_hopper_backward if "backward" in kernel["name"] else check_hopper
+        check(kernel)
+
+
 @pytest.mark.parametrize(
     ("which", "count"), [("few", 7), pytest.param("all", 24, marks=pytest.mark.slow)]
 )
 def test_nothing_makes_the_tensor_cores_of_hopper_wait(which: str, count: int) -> None:
     found = compiled("compile_ahead_gluon", which)
     assert len(found) == count
-    for kernel in found:
-        check = check_hopper_backward if "backward" in kernel["name"] else check_hopper
-        check(kernel)
+    check_all_hopper(found)
+
+
+@pytest.mark.parametrize(
+    ("which", "count"), [("few", 7), pytest.param("all", 24, marks=pytest.mark.slow)]
+)
+def test_nor_does_the_oldest_triton_that_is_supported(which: str, count: int) -> None:
+    if not OLDEST_TRITON.exists():
+        pytest.skip(f"no {OLDEST_TRITON}: .ci/setup test installs it")
+    found = compiled("compile_ahead_gluon", which, path=OLDEST_TRITON)
+    assert len(found) == count
+    check_all_hopper(found)
 
 
 # ------------------------------------------------------------------------------ the reader of SASS

@@ -198,6 +198,8 @@ def _launch(variant: Variant, config: KernelConfig, num_blocks: int) -> Launch:
         "bounds": (2 * max(1, variant.num_intervals), num_blocks * config.block_m),
         "key_is_read": (num_blocks * config.block_m,),
         "items": (HEADS * num_blocks, 2),
+        "owners": (num_blocks, 2),
+        "heavy": (1, 3),
     }
     return Launch(
         **{name: torch.ones(shape, dtype=torch.int32) for name, shape in shapes.items()},
@@ -210,6 +212,7 @@ def _launch(variant: Variant, config: KernelConfig, num_blocks: int) -> Launch:
         has_unread_keys=0,
         has_empty_rows=0,
         is_gluon=1,
+        num_slots=2,
         grid=variant.grid,
     )
 
