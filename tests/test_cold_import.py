@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -77,11 +77,12 @@ def test_the_command_line_starts_without_torch() -> None:
 
 
 def test_help_comes_at_once() -> None:
-    """The best of five: a busy machine is not cmask's fault."""
+    """The best of five, in processor time: a busy machine is not cmask's fault."""
     command = [sys.executable, "-m", "cmask.cli", "--help"]
     times = []
     for _ in range(5):
-        start = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(command, check=True, capture_output=True, timeout=60)
-        times.append(time.perf_counter() - start)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(times) <= SECONDS_TO_HELP
