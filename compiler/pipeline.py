@@ -13,14 +13,14 @@ from cmask.compiler.goldens import make_goldens
 from cmask.compiler.ir import ResolvedMask
 from cmask.compiler.options import CompileOptions
 from cmask.compiler.resolve import resolve_with_warnings
+from cmask.compiler.settle import settle_orders
 from cmask.grammar.diagnostic import Diagnostic
 from cmask.grammar.parser import parse
 from cmask.grammar.source import Source
 from cmask.runtime.artifact import store, write_artifact
 from cmask.runtime.closed_form import ClosedForm
 from cmask.runtime.derive.bound import BoundMask, bind
-from cmask.runtime.derive.choose import cheapest_shape, settle_orders
-from cmask.runtime.derive.cost import USUAL_SHAPE
+from cmask.runtime.derive.cost import USUAL_SHAPE, cheapest
 from cmask.runtime.derive.facts import Facts, facts_of
 from cmask.runtime.derive.sizes import UnboundError, bind_names
 from cmask.runtime.expressions import Value
@@ -60,7 +60,7 @@ def compile_source(source: Source, options: CompileOptions | None = None) -> Com
     form = form if options.symbolic else settle_orders(form, names)
     bound, unbound = (None, "") if options.symbolic else _bind_if_complete(form, names)
     facts = None if bound is None else facts_of(bound)
-    shape = USUAL_SHAPE if bound is None else cheapest_shape(bound)
+    shape = USUAL_SHAPE if bound is None else cheapest(bound)[0]
     shapes = options.block_shapes or (shape,)
     body = Body(
         source=source.text,

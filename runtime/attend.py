@@ -115,9 +115,8 @@ def attention(
     Raises ValueError that names the argument, what was expected and what came.
     """
     needs_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    is_plain = not needs_grad and operator.is_plain(q, k, v)
     key: Hashable = None
-    if is_plain and q.is_cuda:
+    if q.is_cuda and not needs_grad and operator.is_plain(q, k, v):
         # tensors that differ in nothing but their addresses and what they hold are alike
         key = (
             q.shape, q.stride(), q.dtype, q.get_device(), k.shape, k.stride(), k.dtype,
@@ -127,7 +126,10 @@ def attention(
         ready = plan.ready.get(key)
         if ready is not None and operator.is_here(q):
             return ready(q, k, v, return_lse)  # type: ignore[no-any-return]
-    return _attend(q, k, v, plan, softmax_scale, return_lse, kernel, permuted, configs, key)
+    out, lse = _attend(
+        q, k, v, plan, softmax_scale, return_lse, kernel, permuted, configs, needs_grad, key
+    )
+    return (out, lse) if return_lse else out
 
 
 def _attend(
@@ -140,10 +142,13 @@ def _attend(
     kernel: str | None,
     permuted: bool,
     configs: tuple[KernelConfig, ...] | None,
+    needs_grad: bool,
     key: Hashable,
-) -> Tensor | tuple[Tensor, Tensor]:
-    """The long way: check, prepare, reorder.  key: of the short way, for eager calls on a GPU."""
-    needs_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+) -> tuple[Tensor, Tensor]:
+    """The long way: check, prepare, reorder; (out, lse).
+
+    key: of the short way, for calls on a GPU in which torch would only look on; else None.
+    """
     if permuted:
         lengths, order = (plan.num_q_slots, plan.num_kv_slots), "slots in its order"
     else:
@@ -166,18 +171,18 @@ def _attend(
         k = k.expand(q.shape[0], -1, -1, -1)
     if v.shape[0] != q.shape[0]:
         v = v.expand(q.shape[0], -1, -1, -1)
-    if not needs_grad and operator.is_plain(q, k, v):
-        out, lse = operator.run_forward(q, k, v, prepared.launches, scale, prepared.kernel)
-        if key is not None and prepared.kernel == "gluon" and not prepared.reorders:
-            _remember(plan, key, q, k, v, prepared, scale)
-    else:
+    if key is None:
         out, lse = operator.attention(
             q, k, v, prepared.tensors, prepared.integers, scale, prepared.kernel
         )
+    else:
+        out, lse = operator.run_forward(q, k, v, prepared.launches, scale, prepared.kernel)
+        if prepared.kernel == "gluon" and not prepared.reorders:
+            _remember(plan, key, q, k, v, prepared, scale)
     if prepared.reorders:
         out = plan.unpermute(out, "query")
         lse = plan.unpermute(lse, "query", dim=-1) if return_lse else lse
-    return (out, lse) if return_lse else out
+    return out, lse
 
 
 @torch.compiler.disable(  # type: ignore[no-untyped-call, untyped-decorator]

@@ -15,7 +15,7 @@ from cmask.runtime.artifact import ArtifactError, read_artifact
 from cmask.runtime.closed_form import ClosedForm
 from cmask.runtime.derive.bound import BoundMask, bind
 from cmask.runtime.derive.boxes import GridRows
-from cmask.runtime.derive.choose import cheapest_shape
+from cmask.runtime.derive.cost import cheapest
 from cmask.runtime.derive.describe import restore
 from cmask.runtime.derive.facts import Facts
 from cmask.runtime.derive.sizes import BindError, bind_names
@@ -214,7 +214,7 @@ class Plan:
     @cached_property
     def forward_shape(self) -> tuple[int, int]:
         """(block_m, block_n) of the Hopper forward: the artifact's, or by the cost model."""
-        return self._shape or cheapest_shape(self.bound)
+        return self._shape or cheapest(self.bound)[0]
 
     @cached_property
     def grid_rows(self) -> GridRows | None:
@@ -222,7 +222,7 @@ class Plan:
         return self.bound.grid_rows
 
     def read_tokens(self, block_m: int, block_n: int) -> torch.Tensor:
-        """int32[kv_len] on the plan's device: 1 where some query sees the key, by token."""
+        """int32[kv_len] on the host: 1 where some query sees the key, by token."""
         import torch
 
         read = self.descriptor(block_m, block_n).key_is_read[: self.num_kv_slots]
@@ -231,7 +231,7 @@ class Plan:
             by_token = np.zeros(self.kv_len, np.int32)
             by_token[slots[slots >= 0]] = read[slots >= 0]
             read = by_token
-        return torch.from_numpy(read).to(self.device)
+        return torch.from_numpy(read)
 
     def _order(self, side: str, device: torch.device) -> TokenOrder | None:
         """None where slots are tokens."""

@@ -61,6 +61,11 @@ class GridRows:
         first, *rest = self.tile
         return (first * slots // self.volume, *rest)
 
+    @property
+    def geometry(self) -> tuple[int, ...]:
+        """What a kernel needs at run time: the fields up to `line_length`, in their order."""
+        return astuple(self)[:10]
+
     @staticmethod
     def integers(grid: GridRows | None) -> tuple[int, ...]:
         """The fields; zeros for None."""

@@ -18,6 +18,7 @@ from cmask.runtime.derive.sizes import BindError
 from cmask.runtime.derive.tokens import Array, Side
 from cmask.runtime.expressions import Literal, Value
 
+USUAL_TILES = {2: (8, 16), 3: (4, 4, 8)}  # by the number of axes: 128 tokens, as a block
 SLOT_ALIGNMENT = 128  # tiles begin at a multiple of the largest kernel block [slots]
 
 
@@ -50,8 +51,7 @@ def _concrete(segment: Segment) -> Order:
     order = segment.region.order
     if order.kind != "auto":
         return order
-    shapes = {2: (8, 16), 3: (4, 4, 8)}
-    shape = shapes.get(len(segment.region.axes))
+    shape = USUAL_TILES.get(len(segment.region.axes))
     return Order() if shape is None else Order("tile", tuple(Literal(n) for n in shape))
 
 

@@ -12,6 +12,8 @@ gluon_sync.py        device functions: barriers, rings, the queue of work
 gluon_softmax.py     device functions: masks and softmax on a wgmma accumulator
 gluon_forward_sm90.py  Gluon: Hopper at full speed
 gluon_launch.py      its tensor descriptors, made once per kind of call
+gluon_descriptors.py  Hopper kernels: tensors behind descriptors
+tickets.py           the counters from which persistent kernels draw their work
 cuda_launch.py       launching a compiled kernel again with other addresses
 gluon_backward_sm90.py  Gluon: dK, dV and dQ on Hopper, on request
 gluon_backward_launch.py  the backward of a Hopper forward

@@ -159,6 +159,11 @@ _GLUON: _Shapes = (  # of (64, 64), two programs share a multiprocessor
     (128, 64, 8, 2),
     (64, 64, 4, 2),
 )
+GLUON_SHAPES: dict[Direction, tuple[tuple[int, int], ...]] = {
+    "forward": tuple((m, n) for m, n, _, _ in _GLUON),
+    "dkdv": ((64, 128),),
+}
+GLUON_BACKWARD_DIMS = ((64, 64), (128, 128))  # head_dim of q and v
 _FLOAT32: _Shapes = (
     (32, 32, 8, 2),
     (32, 32, 8, 1),

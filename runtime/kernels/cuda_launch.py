@@ -24,7 +24,7 @@ import torch
 
 _DATA_TYPES = {torch.int32: 3, torch.float16: 6, torch.bfloat16: 9}  # CUtensorMapDataType
 _L2_PROMOTION_128B = 2  # CUtensorMapL2promotion
-_MAP_BYTES = 128
+_MAP_BYTES, _MAP_ALIGNMENT = 128, 64
 _MAX_RANK = 5
 
 
@@ -52,9 +52,8 @@ class Relaunch:
         ]
         sizes = [size for kind, value in leaves for size in _sizes(kind, value)]
         self._check(sizes)
-        memory = ctypes.create_string_buffer(sum(-(-s // 8) * 8 for s in sizes) + 1024 * 20)
-        self._memory = memory
-        places = _places(ctypes.addressof(memory), sizes)
+        self._memory = ctypes.create_string_buffer(len(sizes) * (_MAP_BYTES + _MAP_ALIGNMENT))
+        places = _places(ctypes.addressof(self._memory), sizes)
         self._parameters = (ctypes.c_void_p * len(places))(*places)
         at = iter(places)
         for kind, value in leaves:
@@ -155,10 +154,10 @@ def _sizes(kind: str, value: Any) -> list[int]:
 
 
 def _places(start: int, sizes: Sequence[int]) -> list[int]:
-    """An address for each parameter; tensor maps need 64 bytes of alignment."""
+    """An address for each parameter; one takes _MAP_BYTES + _MAP_ALIGNMENT at most."""
     places = []
     for size in sizes:
-        alignment = 64 if size == _MAP_BYTES else 8
+        alignment = _MAP_ALIGNMENT if size == _MAP_BYTES else 8
         start = -(-start // alignment) * alignment
         places.append(start)
         start += size

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cmask.runtime.derive.boxes import GridRows
+from cmask.runtime.derive.describe import PARTIAL_COST, work_of
 from cmask.runtime.descriptor import BlockLists, Descriptor, Int32Array, pack_pattern
 from cmask.runtime.kernels.config import KernelConfig
 from cmask.runtime.kernels.parts import Lists, cut, whole
 from cmask.runtime.kernels.schedule import heads_in_flight, work_items
 
 SHORT_RUN = 4  # blocks; filling the pipeline for a shorter run costs more than a mask
-PARTIAL_COST = 1.2  # of a full block; measured on an H200
 _LEAST_PART = 16  # full blocks; a part costs its program the loading of keys and a partial sum
 
 
@@ -224,14 +224,13 @@ class DeviceDescriptor:
             if by_key and is_gluon:
                 share = lists.costs.sum() * num_heads / self._processors
                 parts = cut(lists, max(share / 2, _LEAST_PART), PARTIAL_COST)
-            costs = parts.lists.costs
-            order = np.argsort(-costs, kind="stable").astype(np.int32)
-            items = work_items(costs, order, num_heads, group, self._processors)
+            walked = parts.lists
+            items = work_items(walked.costs, walked.order, num_heads, group, self._processors)
             device = self.key_is_read.device
             self._walks[key] = Walk(
-                offsets=_tensor(parts.lists.offsets, device),
-                counts=_tensor(parts.lists.counts, device),
-                entries=_tensor(np.concatenate([parts.lists.entries, [(0, 0)]]), device),
+                offsets=_tensor(walked.offsets, device),
+                counts=_tensor(walked.counts, device),
+                entries=_tensor(np.concatenate([walked.entries, [(0, 0)]]), device),
                 items=_tensor(items, device),
                 owners=_tensor(parts.owners, device),
                 heavy=_tensor(parts.heavy, device),
@@ -254,17 +253,13 @@ def _side(
     short_run: int,
     device: str | torch.device,
 ) -> Side:
-    """The lists of one side as offsets and entries; costs in units of a full block."""
+    """The lists of one side as offsets and entries."""
     owners = len(lists.order)
     full_owner = np.repeat(np.arange(owners), np.diff(lists.full_offsets))
     full, pattern = lists.full_runs, lists.pattern_blocks
     pattern_owner = np.repeat(np.arange(owners), np.diff(lists.pattern_offsets))
-    costs = np.zeros(owners)
-    np.add.at(costs, full_owner, full[:, 1] - full[:, 0])
     bounds_owner = np.repeat(np.arange(owners), np.diff(lists.bounds_offsets))
     bounds = lists.bounds_runs
-    np.add.at(costs, bounds_owner, PARTIAL_COST * (bounds[:, 1] - bounds[:, 0]))
-    np.add.at(costs, pattern_owner, PARTIAL_COST)
 
     has_patterns = np.diff(lists.pattern_offsets) > 0
     is_short = (full[:, 1] - full[:, 0] < short_run) & has_patterns[full_owner]
@@ -296,7 +291,8 @@ def _side(
             offsets.astype(np.int32),
             np.stack(counts).astype(np.int32),
             np.concatenate(entries).astype(np.int32),
-            costs,
+            work_of(lists),
+            lists.order,
         ),
         _tensor(patterns if len(patterns) else np.zeros((1, 1, 4)), device),
     )

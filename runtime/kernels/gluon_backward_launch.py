@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from cmask.runtime.kernels import triton_backward
 from cmask.runtime.kernels.device import Launch
 from cmask.runtime.kernels.gluon_backward_sm90 import attention_backward
-from cmask.runtime.kernels.gluon_launch import GLUON_DTYPES, LOG2_E, current_tickets
-from cmask.runtime.kernels.tensors import aligned, aligned_zeros, is_aligned, padded_dim
+from cmask.runtime.kernels.gluon_descriptors import line_of, patterns_of, words_of
+from cmask.runtime.kernels.tensors import LOG2_E, aligned, aligned_zeros, is_aligned, padded_dim
+from cmask.runtime.kernels.tickets import current_tickets
 from cmask.runtime.kernels.triton_sums import write_dkdv_of_parts, write_dq_of_sums
 
 _QUERIES = 64  # of a block
@@ -97,12 +96,12 @@ def by_key(
     heads, d = k.shape[0] * k.shape[1], padded_dim(head_dim)
     parts = torch.empty(heads, launch.num_slots, 2, 2, 64 * d, dtype=torch.float32, device=q.device)
     attention_backward[(programs,)](
-        *(_rows_of_heads(x) for x in (q, k, v, grad_out, dk, dv)),
-        *(_flat(x, [1, _QUERIES]) for x in rows),
-        _flat(launch.bounds, [2 * launch.num_intervals, _QUERIES])
+        *(line_of(x, 64, d, None) for x in (q, k, v, grad_out, dk, dv)),
+        *(words_of(x, [1, _QUERIES]) for x in rows),
+        words_of(launch.bounds, [2 * launch.num_intervals, _QUERIES])
         if launch.num_intervals
         else None,
-        _flat(launch.patterns.view(-1, 2, 256), [1, 2, 256]) if launch.has_patterns else None,
+        patterns_of(launch.patterns) if launch.has_patterns else None,
         sums,
         parts,
         launch.items,
@@ -128,17 +127,3 @@ def by_key(
     )
     if launch.num_slots:
         write_dkdv_of_parts(parts, launch.heavy, dk, dv, softmax_scale)
-
-
-def _rows_of_heads(x: Tensor) -> TensorDescriptor:
-    """64 rows of a head."""
-    block = [1, 1, 64, padded_dim(x.shape[3])]
-    layout = gl.NVMMASharedLayout.get_default_for(block, GLUON_DTYPES[x.dtype])
-    strides = [s if n > 1 else 8 for s, n in zip(x.stride(), x.shape, strict=True)]
-    return TensorDescriptor(x, list(x.shape), [*strides[:-1], 1], block, layout)
-
-
-def _flat(x: Tensor, block: list[int]) -> TensorDescriptor:
-    """Words of 32 bits as they lie in memory."""
-    layout = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=x.ndim)
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), block, layout)

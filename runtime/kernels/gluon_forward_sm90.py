@@ -45,10 +45,6 @@ from cmask.runtime.kernels.gluon_softmax import (
     unpack_weights,
 )
 from cmask.runtime.kernels.gluon_sync import (
-    K_EMPTY,
-    Q_EMPTY,
-    TURN,
-    V_EMPTY,
     Ring,
     arrive_named,
     broadcast,
@@ -60,7 +56,10 @@ from cmask.runtime.kernels.gluon_sync import (
     take_ticket,
 )
 
-UNIT = gl.constexpr(64)  # queries of a warpgroup
+TURN = gl.constexpr(5)  # 5, 6: whose turn it is at the tensor cores
+K_EMPTY = gl.constexpr(8)  # 8, 9, 10: a stage of keys has been read
+V_EMPTY = gl.constexpr(11)  # 11, 12, 13: a stage of values has been read
+Q_EMPTY = gl.constexpr(14)  # 14, 15: a query block is done, its output has left the buffer
 FULL = gl.constexpr(0)
 BOUNDS = gl.constexpr(1)
 PATTERN = gl.constexpr(2)
@@ -153,32 +152,39 @@ class Shared:
 
 @gluon.jit
 def _is_in_grid(slot, grid):
-    return (slot >= grid[0]) & (slot < grid[1])
+    first_slot, stop_slot = grid[0], grid[1]
+    return (slot >= first_slot) & (slot < stop_slot)
 
 
 @gluon.jit
 def _linear(slot, grid):
     """The row of a slot outside the grid, in the tensor of such rows."""
-    return gl.where(slot >= grid[1], slot - grid[1], slot)
+    stop_slot = grid[1]
+    return gl.where(slot >= stop_slot, slot - stop_slot, slot)
 
 
 @gluon.jit
 def _corner(slot, grid, BOX: gl.constexpr, UNITS: gl.constexpr):
     """(frame, row, column) of the first token of a box; a tile is UNITS boxes, one on another."""
+    first_slot, tiles_down, tiles_across = grid[0], grid[2], grid[3]
     if len(BOX) == 2:
-        unit = (slot - grid[0]) // (BOX[0] * BOX[1])
+        unit = (slot - first_slot) // (BOX[0] * BOX[1])
         tile = unit // UNITS
-        row = tile // grid[3]
-        return row * 0, row * (BOX[0] * UNITS) + unit % UNITS * BOX[0], (tile % grid[3]) * BOX[1]
+        row = tile // tiles_across
+        return (
+            row * 0,
+            row * (BOX[0] * UNITS) + unit % UNITS * BOX[0],
+            (tile % tiles_across) * BOX[1],
+        )
     else:
-        unit = (slot - grid[0]) // (BOX[0] * BOX[1] * BOX[2])
+        unit = (slot - first_slot) // (BOX[0] * BOX[1] * BOX[2])
         tile = unit // UNITS
-        frame = tile // (grid[2] * grid[3])
-        row = tile // grid[3] % grid[2]
+        frame = tile // (tiles_down * tiles_across)
+        row = tile // tiles_across % tiles_down
         return (
             frame * (BOX[0] * UNITS) + unit % UNITS * BOX[0],
             row * BOX[1],
-            (tile % grid[3]) * BOX[2],
+            (tile % tiles_across) * BOX[2],
         )
 
 
@@ -243,12 +249,14 @@ def _store_lse(LSE, lse, head_index, q_len, slot, grid, BOX: gl.constexpr, UNITS
                 frame = frame + i // (BOX[1] * BOX[2])
                 row = row + i // BOX[2] % BOX[1]
                 column = column + i % BOX[2]
-            token = grid[7] + (frame * grid[5] + row) * grid[6] + column
-            inside = (frame < grid[4]) & (row < grid[5]) & (column < grid[6])
+            frames, rows, columns, first_token = grid[4], grid[5], grid[6], grid[7]
+            token = first_token + (frame * rows + row) * columns + column
+            inside = (frame < frames) & (row < rows) & (column < columns)
             gl.store(base + token, lse, mask=inside & wanted)
         else:
+            line_first, line_length = grid[8], grid[9]
             line = _linear(slot, grid) + i
-            gl.store(base + grid[8] + line, lse, mask=(line < grid[9]) & wanted)
+            gl.store(base + line_first + line, lse, mask=(line < line_length) & wanted)
 
 
 # ------------------------------------------------------------------------------ producer
@@ -687,7 +695,7 @@ def attention_forward(
     kv_batch_step,  # 0 where all batches share K and V, else 1
     q_len,
     num_rows,
-    grid,  # see GridRows.integers; () where slots are tokens
+    grid,  # see GridRows.geometry; None where slots are tokens
     scale,  # softmax scale in base 2
     INTERVALS: gl.constexpr,
     WARPGROUPS: gl.constexpr,

@@ -45,7 +45,7 @@ def _rescale_constraints(n):
 
 
 @gluon.jit
-def load_bounds(BOUNDS, rows, num_rows, i: gl.constexpr):
+def _load_bounds(BOUNDS, rows, num_rows, i: gl.constexpr):
     """(start, length) of the i-th interval of each row; int32[2 * intervals, num_rows]."""
     start = gl.load(BOUNDS + 2 * i * num_rows + rows)
     return start, gl.load(BOUNDS + (2 * i + 1) * num_rows + rows) - start
@@ -57,18 +57,18 @@ def mask_by_bounds(scores, block, BOUNDS, rows, num_rows, INTERVALS: gl.constexp
     COLUMNS: gl.constexpr = scores.shape[1]
     keys = block * COLUMNS + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, scores.type.layout))
     keys = keys[None, :]
-    s0, n0 = load_bounds(BOUNDS, rows, num_rows, 0)
+    s0, n0 = _load_bounds(BOUNDS, rows, num_rows, 0)
     first = (scores, keys, s0[:, None], n0[:, None])
     if INTERVALS == 1:
         masked = _mask_by_one(first)
     else:
-        s1, n1 = load_bounds(BOUNDS, rows, num_rows, 1)
+        s1, n1 = _load_bounds(BOUNDS, rows, num_rows, 1)
         second = (s1[:, None], n1[:, None])
         if INTERVALS == 2:
             masked = _mask_by_two(first, second)
         else:
-            s2, n2 = load_bounds(BOUNDS, rows, num_rows, 2)
-            s3, n3 = load_bounds(BOUNDS, rows, num_rows, 3)
+            s2, n2 = _load_bounds(BOUNDS, rows, num_rows, 2)
+            s3, n3 = _load_bounds(BOUNDS, rows, num_rows, 3)
             others = (s2[:, None], n2[:, None], s3[:, None], n3[:, None])
             masked = _mask_by_four(first, second, others)
     return masked

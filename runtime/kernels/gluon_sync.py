@@ -12,39 +12,32 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from cmask.runtime.kernels.gluon_names import aggregate
 
-# Hardware has 16 named barriers; Triton takes 0 to 4 for itself (one per partition).
-TURN = gl.constexpr(5)  # 5, 6: whose turn it is at the tensor cores
-K_EMPTY = gl.constexpr(8)  # 8, 9, 10: a stage of keys has been read
-V_EMPTY = gl.constexpr(11)  # 11, 12, 13: a stage of values has been read
-Q_EMPTY = gl.constexpr(14)  # 14, 15: a query block is done, its output has left the buffer
-MAX_STAGES = 3
-MAX_Q_BUFFERS = 2
+# Hardware has 16 named barriers.  Triton takes 0 to 4 for itself, one per partition: kernels number
+# theirs from 5 on.
+
+
+@gluon.jit
+def _named(OPERATION: gl.constexpr, barrier, THREADS: gl.constexpr):
+    gl.inline_asm_elementwise(
+        f"{OPERATION} $1, {THREADS}; mov.u32 $0, 0;",
+        "=r,r",
+        [gl.to_tensor(barrier)],
+        gl.int32,
+        is_pure=False,
+        pack=1,
+    )
 
 
 @gluon.jit
 def sync_named(barrier, THREADS: gl.constexpr):
     """Wait until THREADS threads have come to a named barrier, this warp's included."""
-    gl.inline_asm_elementwise(
-        f"bar.sync $1, {THREADS}; mov.u32 $0, 0;",
-        "=r,r",
-        [gl.to_tensor(barrier)],
-        gl.int32,
-        is_pure=False,
-        pack=1,
-    )
+    _named("bar.sync", barrier, THREADS)
 
 
 @gluon.jit
 def arrive_named(barrier, THREADS: gl.constexpr):
     """Come to a named barrier without waiting."""
-    gl.inline_asm_elementwise(
-        f"bar.arrive $1, {THREADS}; mov.u32 $0, 0;",
-        "=r,r",
-        [gl.to_tensor(barrier)],
-        gl.int32,
-        is_pure=False,
-        pack=1,
-    )
+    _named("bar.arrive", barrier, THREADS)
 
 
 @gluon.jit

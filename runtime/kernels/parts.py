@@ -25,12 +25,14 @@ class Lists:
     counts   int32[2, owners]: how many blocks its full and its bounds runs hold
     entries  int32[entries, 2]: (first, stop) of a run, or (block, pattern)
     costs    float64[owners], in full blocks
+    order    int32[owners]: the owners, most work first
     """
 
     offsets: Int32Array
     counts: Int32Array
     entries: Int32Array
     costs: NDArray[np.float64]
+    order: Int32Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +54,12 @@ class Parts:
 
 
 def cut(lists: Lists, limit: float, partial_cost: float) -> Parts:
-    """Parts of at most about `limit` full blocks each.
+    """Parts of at most about `limit` full blocks each; the lists themselves if none is larger.
 
     partial_cost: of a block that is masked, in full blocks.
     """
+    if lists.costs.max(initial=0) <= limit:
+        return whole(lists)
     owners: list[tuple[int, int]] = []
     heavy: list[tuple[int, int, int]] = []
     pieces: list[list[tuple[int, int, int]]] = []  # of each part: (kind, first, stop or pattern)
@@ -131,4 +135,5 @@ def _lists_of(pieces: list[list[tuple[int, int, int]]], partial_cost: float) -> 
             if kind != PATTERN:
                 counts[kind, i] = blocks
     flat = np.array(entries, np.int32).reshape(-1, 2)
-    return Lists(offsets, counts, flat, costs)
+    order = np.argsort(-costs, kind="stable").astype(np.int32)
+    return Lists(offsets, counts, flat, costs, order)

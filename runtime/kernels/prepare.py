@@ -14,6 +14,8 @@ from cmask.runtime.derive.boxes import GridRows
 from cmask.runtime.kernels import HALVES, NAMES, choose_kernel
 from cmask.runtime.kernels.config import (
     DIRECTIONS,
+    GLUON_BACKWARD_DIMS,
+    GLUON_SHAPES,
     ITEMSIZE,
     MAX_HEAD_DIM,
     SMALLEST_SHARED_MEMORY,
@@ -22,7 +24,6 @@ from cmask.runtime.kernels.config import (
 )
 from cmask.runtime.kernels.device import DeviceDescriptor, Launch
 
-GLUON_BACKWARD_DIMS = ((64, 64), (128, 128))
 # the reference walks query blocks of this shape, backward too
 REFERENCE_CONFIG = KernelConfig(
     direction="forward", block_m=128, block_n=128, num_warps=1, num_stages=1, kernel="reference"
@@ -88,7 +89,7 @@ class PreparesCalls(Protocol):
         """The blocks of one shape on the plan's device."""
 
     def read_tokens(self, block_m: int, block_n: int) -> Tensor:
-        """int32[kv_len]: 1 where some query sees the key, by token."""
+        """int32[kv_len] on the host: 1 where some query sees the key, by token."""
 
 
 def prepare(plan: PreparesCalls, kind: CallKind) -> Prepared:
@@ -126,7 +127,7 @@ def _in_callers_order(launch: Launch, plan: PreparesCalls) -> Launch:
     read = plan.read_tokens(launch.block_m, launch.block_n)
     return replace(
         launch,
-        key_is_read=read,
+        key_is_read=read.to(launch.items.device),
         has_unread_keys=int(not bool(read.all())),
         grid=plan.grid_rows,
     )
@@ -149,32 +150,24 @@ def _kernel(kind: CallKind) -> str:
         return chosen
     if kernel not in NAMES:
         raise ValueError(f"kernel must be one of {listed(NAMES)}, got {kernel!r}")
-    if kernel == "triton":
-        _check_triton(dtype, largest, device)
-    if kernel == "gluon":
-        _check_gluon(dtype, largest, device)
+    if kernel != "reference":
+        _check(kernel, dtype, largest, device)
     return kernel
 
 
-def _check_gluon(dtype: str, head_dim: int, device: torch.device) -> None:
-    if dtype not in HALVES:
-        raise ValueError(f'q must be one of {listed(HALVES)} for kernel="gluon", got {dtype}')
+def _check(kernel: str, dtype: str, head_dim: int, device: torch.device) -> None:
+    """Refuse what the kernel that the caller names does not serve."""
+    dtypes = HALVES if kernel == "gluon" else tuple(ITEMSIZE)
+    if dtype not in dtypes:
+        raise ValueError(f'q must be one of {listed(dtypes)} for kernel="{kernel}", got {dtype}')
     if head_dim > MAX_HEAD_DIM:
         raise ValueError(
-            f'head_dim must be at most {MAX_HEAD_DIM} for kernel="gluon", got {head_dim}'
+            f'head_dim must be at most {MAX_HEAD_DIM} for kernel="{kernel}", got {head_dim}'
         )
-    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
+    is_cuda = device.type == "cuda"
+    if kernel == "gluon" and not (is_cuda and torch.cuda.get_device_capability(device)[0] == 9):
         raise ValueError(f'q must be on a Hopper GPU (sm_90) for kernel="gluon", got {device}')
-
-
-def _check_triton(dtype: str, head_dim: int, device: torch.device) -> None:
-    if dtype not in ITEMSIZE:
-        raise ValueError(f'q must be one of {listed(ITEMSIZE)} for kernel="triton", got {dtype}')
-    if head_dim > MAX_HEAD_DIM:
-        raise ValueError(
-            f'head_dim must be at most {MAX_HEAD_DIM} for kernel="triton", got {head_dim}'
-        )
-    if device.type != "cuda" and not _is_interpreted():
+    if kernel == "triton" and not is_cuda and not _is_interpreted():
         raise ValueError(f'q must be on a CUDA device for kernel="triton", got {device}')
 
 
@@ -187,6 +180,8 @@ def _configs(kind: CallKind, kernel: str, plan: PreparesCalls) -> list[KernelCon
         return [REFERENCE_CONFIG]
     limit, architecture = _resources(kind.device)
     given = {config.direction: config for config in kind.configs or ()}
+    for config in given.values():
+        check_config(config, kernel, kind.head_dim, kind.v_head_dim)
     configs = [
         given.get(direction)
         or choose_config(
@@ -201,22 +196,35 @@ def _configs(kind: CallKind, kernel: str, plan: PreparesCalls) -> list[KernelCon
         )
         for direction in DIRECTIONS[: 3 if kind.needs_grad else 1]
     ]
-    if kind.needs_grad and configs[1].kernel == "gluon":
-        _check_gluon_backward(kind, kernel, configs[1])
-        return configs if kind.is_deterministic else configs[:2]
+    if kind.needs_grad and configs[1].kernel == "gluon" and not kind.is_deterministic:
+        return configs[:2]
     return configs
 
 
-def _check_gluon_backward(kind: CallKind, kernel: str, config: KernelConfig) -> None:
-    dims = kind.head_dim, kind.v_head_dim
+def check_config(config: KernelConfig, kernel: str, head_dim: int, v_head_dim: int) -> None:
+    """Refuse a configuration that no kernel has, or not the one that runs.
+
+    kernel: of the call.  Raises ValueError.
+    """
+    if config.direction == "forward" and config.kernel != kernel:
+        raise ValueError(f'a forward by "{config.kernel}" needs that kernel, got {kernel}')
+    if config.kernel != "gluon":
+        return
     if kernel != "gluon":
-        raise ValueError(f'dkdv by "gluon" needs kernel="gluon", got {kernel}')
-    if (config.block_m, config.block_n) != (64, 128):
-        shape = f"{config.block_m} × {config.block_n}"
-        raise ValueError(f'dkdv by "gluon" has blocks of 64 × 128, got {shape}')
-    if dims not in GLUON_BACKWARD_DIMS:
+        raise ValueError(f'{config.direction} by "gluon" needs kernel="gluon", got {kernel}')
+    shapes = GLUON_SHAPES.get(config.direction)
+    if shapes is None:
+        raise ValueError(f'there is no {config.direction} by "gluon"')
+    if (config.block_m, config.block_n) not in shapes:
+        known = listed(f"{m} × {n}" for m, n in shapes)
         raise ValueError(
-            f'dkdv by "gluon" serves head dimensions 64 and 128, the same for q and v, got {dims}'
+            f'{config.direction} by "gluon" has blocks of {known}, got '
+            f"{config.block_m} × {config.block_n}"
+        )
+    if config.direction == "dkdv" and (head_dim, v_head_dim) not in GLUON_BACKWARD_DIMS:
+        raise ValueError(
+            'dkdv by "gluon" serves head dimensions 64 and 128, the same for q and v, got '
+            f"{head_dim} and {v_head_dim}"
         )
 
 

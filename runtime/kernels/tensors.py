@@ -6,13 +6,17 @@ import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-_ALIGNMENT = 16  # [bytes] of addresses and strides; CUDA driver API, cuTensorMapEncodeTiled
+LOG2_E = 1.4426950408889634
+ALIGNMENT = 16  # [bytes] of addresses and strides; CUDA driver API, cuTensorMapEncodeTiled
 
 
 def aligned(x: Tensor) -> Tensor:
     """`x` itself if kernels can read it where it lies, else a copy with padded rows."""
-    if is_aligned(x):
-        return x
+    return x if is_aligned(x) else aligned_copy(x)
+
+
+def aligned_copy(x: Tensor) -> Tensor:
+    """A contiguous copy, but for padding behind its rows."""
     copy = aligned_zeros(x)
     copy.copy_(x)
     return copy
@@ -29,9 +33,9 @@ def is_aligned(x: Tensor) -> bool:
     steps = [stride * x.element_size() for stride in strides]
     return (
         (x.stride(-1) == 1 or x.shape[-1] == 1)
-        and x.data_ptr() % _ALIGNMENT == 0
+        and x.data_ptr() % ALIGNMENT == 0
         and (has_tma(x) or x.shape[-1] == _whole_steps(x))
-        and all(step > 0 and step % _ALIGNMENT == 0 for step in steps)
+        and all(step > 0 and step % ALIGNMENT == 0 for step in steps)
     )
 
 
@@ -41,7 +45,7 @@ def rows_of_heads(
     """[batch, heads, tokens, dim] as `load_rows` takes it: by blocks [1, 1, rows, columns]."""
     if tma:
         return _descriptor(x, [1, 1, rows, columns]), None
-    step = _ALIGNMENT // x.element_size()
+    step = ALIGNMENT // x.element_size()
     strides = (stride // step for stride in x.stride()[:3])
     return x, (*strides, x.shape[2], _whole_steps(x) // step)
 
@@ -53,7 +57,7 @@ def piece_of_rows(x: Tensor, length: int, tma: bool) -> Tensor | TensorDescripto
 
 def _whole_steps(x: Tensor) -> int:
     """The last dimension, rounded up so that each row is a multiple of 16 bytes."""
-    step = _ALIGNMENT // x.element_size()
+    step = ALIGNMENT // x.element_size()
     return -(-x.shape[-1] // step) * step
 
 
@@ -69,10 +73,14 @@ def has_tma(x: Tensor) -> bool:
 
 
 def _descriptor(x: Tensor, block: list[int]) -> TensorDescriptor:
-    step = _ALIGNMENT // x.element_size()
-    # the stride of a dimension of one is never used, but it is checked
+    return TensorDescriptor(x, list(x.shape), checked_strides(x), block)
+
+
+def checked_strides(x: Tensor) -> list[int]:
+    """The strides for a descriptor: those of dimensions of one are never used, but checked."""
+    step = ALIGNMENT // x.element_size()
     strides = [s if n > 1 else step for s, n in zip(x.stride(), x.shape, strict=True)]
-    return TensorDescriptor(x, list(x.shape), [*strides[:-1], 1], block)
+    return [*strides[:-1], 1]
 
 
 def padded_dim(head_dim: int) -> int:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from cmask.runtime.kernels.device import Launch
 from cmask.runtime.kernels.tensors import (
+    LOG2_E,
     aligned,
     aligned_zeros,
     has_tma,
@@ -38,7 +39,6 @@ from cmask.runtime.kernels.triton_masking import (
     pattern_bits,
 )
 
-LOG2_E = 1.4426950408889634
 _LARGEST_BLOCK = 128  # every block_m divides it
 _ROW_BLOCK = 32  # rows of one `backward_rows` program
 

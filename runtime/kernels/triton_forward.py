@@ -17,6 +17,7 @@ from torch import Tensor
 
 from cmask.runtime.kernels.device import Launch
 from cmask.runtime.kernels.tensors import (
+    LOG2_E,
     aligned,
     aligned_zeros,
     has_tma,
@@ -27,8 +28,6 @@ from cmask.runtime.kernels.tensors import (
 )
 from cmask.runtime.kernels.triton_blocks import load_rows, store_rows
 from cmask.runtime.kernels.triton_masking import interval_bits, pattern_bits
-
-LOG2_E = 1.4426950408889634
 
 
 @triton.jit

@@ -18,3 +18,10 @@ if not torch.cuda.is_available():
 def device() -> torch.device:
     """The device that the kernels are tested on."""
     return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+
+
+@pytest.fixture
+def hopper() -> None:
+    """Skips a test where there is no Hopper GPU."""
+    if torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("needs a Hopper GPU")

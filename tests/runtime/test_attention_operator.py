@@ -13,7 +13,8 @@ from cmask.compiler.pipeline import bind_source
 from cmask.grammar.source import Source
 from cmask.runtime.attend import attention
 from cmask.runtime.kernels import choose_kernel, operator
-from cmask.runtime.kernels.config import KernelConfig
+from cmask.runtime.kernels.config import Direction, KernelConfig
+from cmask.runtime.kernels.prepare import check_config
 from cmask.runtime.mask import Plan
 from support import dense
 from support.dense import DensePlan
@@ -190,6 +191,53 @@ def test_a_named_kernel_never_falls_back(device: torch.device) -> None:
     wide = {n: lambda x: x.repeat(1, 1, 1, 17) for n in "qk"}
     with pytest.raises(ValueError, match="head_dim must be at most 256"):
         _call(plan, kernel="triton", **wide)
+    with pytest.raises(ValueError, match=r"q must be one of bfloat16, float16 .* got float32"):
+        _call(plan, kernel="gluon")
+
+
+def test_the_hopper_kernel_runs_on_hopper_only() -> None:
+    plan = DensePlan(dense.causal(20, 30))
+    halves = dict.fromkeys("qkv", torch.Tensor.half)
+    with pytest.raises(ValueError, match=r"q must be on a Hopper GPU \(sm_90\) .* got cpu"):
+        _call(plan, kernel="gluon", **halves)
+    wide = {n: lambda x: x.half().repeat(1, 1, 1, 17) for n in "qk"} | {"v": torch.Tensor.half}
+    with pytest.raises(ValueError, match='head_dim must be at most 256 for kernel="gluon"'):
+        _call(plan, kernel="gluon", **wide)
+
+
+def config_of(direction: Direction, m: int, n: int, kernel: str) -> KernelConfig:
+    return KernelConfig(
+        direction=direction, block_m=m, block_n=n, num_warps=8, num_stages=2, kernel=kernel
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "kernel", "dims", "words"),
+    [
+        (("forward", 128, 128, "gluon"), "triton", (128, 128), 'by "gluon" needs that kernel'),
+        (("forward", 128, 128, "triton"), "gluon", (128, 128), 'by "triton" needs that kernel'),
+        (("forward", 32, 32, "gluon"), "gluon", (128, 128), "128 × 128, .* 64 × 64, got 32 × 32"),
+        (("dkdv", 64, 128, "gluon"), "triton", (128, 128), 'needs kernel="gluon", got triton'),
+        (("dkdv", 128, 128, "gluon"), "gluon", (128, 128), "64 × 128, got 128 × 128"),
+        (("dkdv", 64, 128, "gluon"), "gluon", (96, 96), "64 and 128, the same .* 96 and 96"),
+        (("dkdv", 64, 128, "gluon"), "gluon", (64, 128), "64 and 128, the same .* 64 and 128"),
+        (("dq", 64, 128, "gluon"), "gluon", (64, 64), "there is no dq by"),
+    ],
+)
+def test_a_config_that_no_kernel_has_is_refused_in_words(
+    config: tuple[Direction, int, int, str], kernel: str, dims: tuple[int, int], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        check_config(config_of(*config), kernel, *dims)
+
+
+def test_a_config_that_a_kernel_has_is_taken() -> None:
+    for config in (
+        ("forward", 64, 64, "gluon"),
+        ("dkdv", 64, 128, "gluon"),
+        ("dq", 9, 9, "triton"),
+    ):
+        check_config(config_of(*config), "gluon", 128, 128)
 
 
 def test_a_plan_serves_only_its_own_device() -> None:

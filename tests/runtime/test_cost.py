@@ -8,11 +8,12 @@ import pytest
 from cmask import masks
 from cmask.compiler.options import CompileOptions
 from cmask.compiler.pipeline import compile_source
+from cmask.compiler.settle import settle_orders
 from cmask.grammar.source import Source
 from cmask.runtime import load
 from cmask.runtime.closed_form import Region
-from cmask.runtime.derive.choose import cheapest_shape
-from cmask.runtime.derive.cost import COSTS, BlockCosts
+from cmask.runtime.derive.bound import bind
+from cmask.runtime.derive.cost import COSTS, BlockCosts, cheapest
 from cmask.runtime.mask import Mask
 from support.compiled import planned
 
@@ -60,12 +61,12 @@ NATTEN = """mask natten {
 
 
 def test_long_rows_take_the_usual_blocks() -> None:
-    assert cheapest_shape(planned("region t; t sees t: causal", t=4096).bound) == (128, 128)
+    assert cheapest(planned("region t; t sees t: causal", t=4096).bound)[0] == (128, 128)
 
 
 def test_many_short_documents_take_small_blocks() -> None:
     body = "group doc* { region t; t sees t: causal }"
-    assert cheapest_shape(planned(body, t=[60] * 60).bound) == (64, 64)
+    assert cheapest(planned(body, t=[60] * 60).bound)[0] == (64, 64)
 
 
 def test_an_artifact_carries_the_shape_that_was_chosen() -> None:
@@ -86,11 +87,8 @@ def test_automatic_order_is_settled_by_the_compiler() -> None:
 
 
 def test_automatic_order_is_never_dearer_than_a_written_one() -> None:
-    from cmask.runtime.derive.cost import cost_of
-
     def cost(order: str) -> float:
-        bound = artifact_of(NATTEN.replace("auto", order)).bind().bound
-        return cost_of(bound.descriptor(*cheapest_shape(bound)))
+        return cheapest(artifact_of(NATTEN.replace("auto", order)).bind().bound)[1]
 
     assert cost("auto") <= min(cost("tile(8, 16)"), cost("tile(16, 8)"), cost("tile(8, 8)"))
 
@@ -107,9 +105,6 @@ def test_a_mask_without_sizes_keeps_its_automatic_order() -> None:
 @pytest.mark.parametrize("name", ["natten_2d", "natten_3d", "clear_r8", "clear_r16", "clear_r32"])
 def test_a_shipped_grid_has_the_order_that_auto_would_choose(name: str) -> None:
     """Or one as cheap; written out, for the compiler's time and for readers."""
-    from cmask.runtime.derive.choose import settle_orders
-    from cmask.runtime.derive.cost import cost_of
-
     text = masks.path(name).read_text(encoding="utf-8")
     written = load(compile_source(Source(name, text), CompileOptions(seq=32768)).artifact)
     before, _, behind = text.partition(" order tile(")
@@ -117,10 +112,5 @@ def test_a_shipped_grid_has_the_order_that_auto_would_choose(name: str) -> None:
     form = compile_source(Source(name, auto), CompileOptions(symbolic=True)).closed_form
     settled = settle_orders(form, written.sizes)
     assert settled != form
-    from cmask.runtime.derive.bound import bind
-
-    costs = [
-        cost_of(bound.descriptor(*cheapest_shape(bound)))
-        for bound in (bind(settled, written.sizes), written.bind().bound)
-    ]
+    costs = [cheapest(bound)[1] for bound in (bind(settled, written.sizes), written.bind().bound)]
     assert costs[1] <= 1.005 * costs[0]

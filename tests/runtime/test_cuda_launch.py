@@ -13,7 +13,6 @@ import torch
 
 from cmask.runtime.kernels import cuda_launch
 from cmask.runtime.kernels.cuda_launch import Relaunch
-from cmask.runtime.kernels.gluon_launch import Tickets
 
 # of a kernel (descriptor of rank 3, pointer, int, tuple of ints, float, constant)
 SIGNATURE = {
@@ -149,28 +148,3 @@ def test_a_failed_launch_is_an_error(driver: Driver) -> None:
     driver.fails = 700
     with pytest.raises(RuntimeError, match="CUDA error 700"):
         again(0, [x.data_ptr()], [y.data_ptr()], 0.25)
-
-
-# ------------------------------------------------------------------------------ tickets
-def test_a_stream_keeps_its_tickets_and_shares_them_with_none() -> None:
-    tickets = Tickets(torch.device("cpu"))
-    first = tickets.take(1, is_capturing=False)
-    assert tickets.take(1, is_capturing=False).data_ptr() == first.data_ptr()
-    assert tickets.take(2, is_capturing=False).data_ptr() != first.data_ptr()
-
-
-def test_each_captured_launch_has_tickets_of_its_own() -> None:
-    tickets = Tickets(torch.device("cpu"))
-    tickets.take(1, is_capturing=False)
-    captured = [tickets.take(1, is_capturing=True) for _ in range(300)]  # more than are ready
-    assert len({pair.data_ptr() for pair in captured}) == 300
-    assert all(len(pair) == 4 and not pair.any() for pair in captured)
-
-
-def test_zeros_of_a_capture_serve_no_other_launch() -> None:
-    """Nothing is set to zero while a graph is captured, only when it runs."""
-    tickets = Tickets(torch.device("cpu"))
-    captured = tickets.take(1, is_capturing=True)
-    eager = [tickets.take(stream, is_capturing=False) for stream in range(4)]
-    memory = captured.untyped_storage().data_ptr()
-    assert all(pair.untyped_storage().data_ptr() != memory for pair in eager)

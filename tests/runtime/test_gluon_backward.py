@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 import torch
 
 from cmask import masks
-from cmask.compiler.options import CompileOptions
-from cmask.compiler.pipeline import compile_source
-from cmask.grammar.source import Source
-from cmask.runtime import attention, load
 from cmask.runtime.kernels.config import KernelConfig
-from cmask.runtime.mask import Mask
-from support.attending import check, plan_of, random_inputs, results
+from support.attending import check, plan_of, random_inputs, results, shipped
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
 
 BY_KEY = KernelConfig(
     direction="dkdv", block_m=64, block_n=128, num_warps=8, num_stages=2, kernel="gluon"
 )
-
-
-@pytest.fixture(autouse=True)
-def on_hopper() -> None:
-    if torch.cuda.get_device_capability()[0] != 9:
-        pytest.skip("needs a Hopper GPU")
-
-
-@cache
-def shipped(name: str, seq: int) -> Mask:
-    source = Source(name, masks.path(name).read_text(encoding="utf-8"))
-    return load(compile_source(source, CompileOptions(seq=seq)).artifact)
 
 
 @pytest.mark.parametrize("name", masks.names())
@@ -98,10 +79,3 @@ def test_it_is_deterministic_where_torch_is_asked_to_be() -> None:
             assert all(map(torch.equal, first, again))
     finally:
         torch.use_deterministic_algorithms(False)
-
-
-def test_what_it_does_not_serve_is_refused_in_words() -> None:
-    plan = plan_of("region text; text sees text: causal", text=100)
-    q, k, v = random_inputs(plan, dims=(96, 96), dtype=torch.bfloat16)
-    with pytest.raises(ValueError, match="head dimensions 64 and 128"):
-        attention(q.requires_grad_(), k, v, plan, configs=(BY_KEY,))

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 import torch
 from torch import Tensor
 
 from cmask import masks
-from cmask.compiler.options import CompileOptions
-from cmask.compiler.pipeline import compile_source
-from cmask.grammar.source import Source
-from cmask.runtime import attention, load
+from cmask.runtime import attention
 from cmask.runtime.kernels.config import KernelConfig
-from cmask.runtime.mask import Mask, Plan
-from support.attending import exact_output, plan_of, random_inputs
+from cmask.runtime.mask import Plan
+from support.attending import exact_output, plan_of, random_inputs, shipped
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
 
 CLEAR = """
     region text
@@ -41,18 +36,6 @@ VIDEO = """
     video sees video: window(frames, 2, 2) & window(height, 5, 5) & window(width, 5, 5)
 """
 CAUSAL = "region text; text sees text: causal"
-
-
-@pytest.fixture(autouse=True)
-def on_hopper() -> None:
-    if torch.cuda.get_device_capability()[0] != 9:
-        pytest.skip("needs a Hopper GPU")
-
-
-@cache
-def shipped(name: str, seq: int) -> Mask:
-    source = Source(name, masks.path(name).read_text(encoding="utf-8"))
-    return load(compile_source(source, CompileOptions(seq=seq)).artifact)
 
 
 def check(

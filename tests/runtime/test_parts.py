@@ -44,7 +44,8 @@ def lists_of(owners: list[list[tuple[int, int, int]]]) -> Lists:
         for o in owners
     ]
     flat = np.array(entries, np.int32).reshape(-1, 2)
-    return Lists(offsets, np.array(counts, np.int32).reshape(2, -1), flat, np.array(costs))
+    order = np.argsort(-np.array(costs), kind="stable").astype(np.int32)
+    return Lists(offsets, np.array(counts, np.int32).reshape(2, -1), flat, np.array(costs), order)
 
 
 RUNS = st.tuples(st.sampled_from([FULL, BOUNDS]), st.integers(0, 50), st.integers(1, 80)).map(

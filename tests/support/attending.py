@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from cmask.runtime import attention
+from cmask import masks
+from cmask.compiler.options import CompileOptions
+from cmask.compiler.pipeline import compile_source
+from cmask.grammar.source import Source
+from cmask.runtime import attention, load
 from cmask.runtime.kernels.config import KernelConfig
-from cmask.runtime.mask import Plan
+from cmask.runtime.mask import Mask, Plan
 from support.budgets import Results, Upstream, check_budget, eager
 from support.compiled import dense, planned
 
@@ -38,6 +43,13 @@ def _is_interpreted() -> bool:
 
 KERNELS = ("reference", "triton") if DEVICE == "cuda" or _is_interpreted() else ("reference",)
 on_every_kernel = pytest.mark.parametrize("kernel", KERNELS)
+
+
+@cache
+def shipped(name: str, seq: int) -> Mask:
+    """A mask that ships, as a server loads it."""
+    source = Source(name, masks.path(name).read_text(encoding="utf-8"))
+    return load(compile_source(source, CompileOptions(seq=seq)).artifact)
 
 
 def plan_of(body: str, **sizes: Any) -> Plan:
