@@ -1,26 +1,30 @@
 """The kernels by name, and which one runs where.
 
 config.py            block shapes and launch parameters, chosen by a computed budget
+prepare.py           kernel, configurations and launches of one kind of call
+launch.py            what one launch takes of a descriptor
+device.py            a descriptor's arrays on a device, and the launches made of them
 schedule.py          the order in which programs take their work
 parts.py             key blocks with much work, cut into parts
-device.py            a descriptor's arrays on a device; what one launch takes of them
 operator.py          the custom operator: fake, autograd, dispatch to a kernel
+tensors.py           aligned tensors, and tensor descriptors for Triton
 reference.py         plain PyTorch: any device
-tensors.py           aligned tensors and tensor descriptors for Triton
+
+triton_masking.py    device functions: what a partial block lets through
+triton_blocks.py     device functions: blocks in and out of memory
+triton_forward.py    Triton: any GPU it compiles for, and its interpreter
+triton_backward.py
+triton_sums.py       gradients from what the Hopper backward has added up
+
 gluon_names.py       Gluon's names, whatever the version of Triton
 gluon_sync.py        device functions: barriers, rings, the queue of work
 gluon_softmax.py     device functions: masks and softmax on a wgmma accumulator
-gluon_forward_sm90.py  Gluon: Hopper at full speed
-gluon_launch.py      its tensor descriptors, made once per kind of call
-gluon_descriptors.py  Hopper kernels: tensors behind descriptors
-tickets.py           the counters from which persistent kernels draw their work
+gluon_forward_sm90.py   Hopper at full speed
+gluon_backward_sm90.py  the same, on request
+gluon_forward_launch.py, gluon_backward_launch.py   their host side
+gluon_descriptors.py tensors behind descriptors for them
+tickets.py           the counters from which their programs draw work
 cuda_launch.py       launching a compiled kernel again with other addresses
-gluon_backward_sm90.py  Gluon: dK, dV and dQ on Hopper, on request
-gluon_backward_launch.py  the backward of a Hopper forward
-triton_sums.py       Triton: dQ from sums in the order of an accumulator
-triton_masking.py    device functions: what a partial block lets through
-triton_forward.py    Triton: any GPU it compiles for, and its interpreter
-triton_backward.py
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ from cmask.runtime.kernels.config import MAX_HEAD_DIM
 _HOMES = {
     "reference": ("reference", "reference"),
     "triton": ("triton_forward", "triton_backward"),
-    "gluon": ("gluon_launch", "gluon_backward_launch"),
+    "gluon": ("gluon_forward_launch", "gluon_backward_launch"),
 }
 NAMES = tuple(_HOMES)
 HALVES = ("bfloat16", "float16")

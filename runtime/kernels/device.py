@@ -1,4 +1,4 @@
-"""A descriptor's arrays as tensors of a device, and what one kernel launch takes of them."""
+"""A descriptor's arrays as tensors of a device, and the launches made of them."""
 
 from __future__ import annotations
 
@@ -10,109 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cmask.runtime.derive.boxes import GridRows
 from cmask.runtime.derive.describe import PARTIAL_COST, work_of
 from cmask.runtime.descriptor import BlockLists, Descriptor, Int32Array, pack_pattern
 from cmask.runtime.kernels.config import KernelConfig
+from cmask.runtime.kernels.launch import Launch
 from cmask.runtime.kernels.parts import Lists, cut, whole
 from cmask.runtime.kernels.schedule import heads_in_flight, work_items
 
 SHORT_RUN = 4  # blocks; filling the pipeline for a shorter run costs more than a mask
 _LEAST_PART = 16  # full blocks; a part costs its program the loading of keys and a partial sum
-
-
-@dataclass(frozen=True, eq=False)
-class Launch:
-    """What one kernel walks and how: tensors and integers only, as the custom operator needs.
-
-    offsets      int32[3, owners + 1]: where an owner's full, bounds and pattern entries begin
-    counts       int32[2, owners]: how many blocks its full and its bounds runs hold
-    entries      int32[entries, 2]: (first, stop) of a run, or (block, pattern)
-    patterns     int32[num_patterns, rows, 4]: rows are the owner's, see `pack_pattern`
-    bounds       int32[2 * max(1, num_intervals), num_rows]
-    key_is_read  int32[num_kv_blocks * block_n]
-    items        int32[items, 2]: (batch * heads + head, owner) in the order of work
-    owners       int32[owners, 2]: (block, slot of partial sums or -1); an owner may be a part of
-                 a block's work, see `parts`
-    heavy        int32[blocks in parts, 3]: (block, first slot, stop slot)
-    is_gluon     whether the kernel is a Hopper one
-    grid         how the kernel finds slots in tensors in the caller's order; None: it is given
-                 slots
-    """
-
-    offsets: Tensor
-    counts: Tensor
-    entries: Tensor
-    patterns: Tensor
-    bounds: Tensor
-    key_is_read: Tensor
-    items: Tensor
-    owners: Tensor
-    heavy: Tensor
-    block_m: int
-    block_n: int
-    num_warps: int
-    num_stages: int
-    num_intervals: int
-    has_patterns: int
-    has_unread_keys: int
-    has_empty_rows: int
-    is_gluon: int
-    num_slots: int
-    grid: GridRows | None = None
-
-    NUM_TENSORS = 9
-    NUM_INTEGERS = 10 + GridRows.NUM_INTEGERS
-
-    @cached_property
-    def key(self) -> tuple[int, ...]:
-        """What decides how the kernel is compiled and launched, but for pointers."""
-        lengths = (len(self.items), self.counts.shape[1], self.bounds.shape[1], len(self.patterns))
-        return (*self.integers(), *lengths)
-
-    @cached_property
-    def addresses(self) -> tuple[int, ...]:
-        """Of patterns, items, offsets, counts, entries, bounds."""
-        lists = (self.patterns, self.items, self.offsets, self.counts, self.entries, self.bounds)
-        return tuple(x.data_ptr() for x in lists)
-
-    def tensors(self) -> list[Tensor]:
-        """The tensors, in the order of the fields."""
-        return [
-            self.offsets,
-            self.counts,
-            self.entries,
-            self.patterns,
-            self.bounds,
-            self.key_is_read,
-            self.items,
-            self.owners,
-            self.heavy,
-        ]
-
-    def integers(self) -> list[int]:
-        """The integers, in the order of the fields."""
-        return [
-            self.block_m,
-            self.block_n,
-            self.num_warps,
-            self.num_stages,
-            self.num_intervals,
-            self.has_patterns,
-            self.has_unread_keys,
-            self.has_empty_rows,
-            self.is_gluon,
-            self.num_slots,
-            *GridRows.integers(self.grid),
-        ]
-
-    @staticmethod
-    def nth(index: int, tensors: list[Tensor], integers: list[int]) -> Launch:
-        """The inverse of `tensors` and `integers`, from several launches one behind the other."""
-        t, i = index * Launch.NUM_TENSORS, index * Launch.NUM_INTEGERS
-        grid = GridRows.from_integers(integers[i + 10 : i + Launch.NUM_INTEGERS])
-        fields = (*tensors[t : t + Launch.NUM_TENSORS], *integers[i : i + 10], grid)
-        return Launch(*fields)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, eq=False)

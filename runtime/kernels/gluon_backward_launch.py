@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from cmask.runtime.kernels import triton_backward
-from cmask.runtime.kernels.device import Launch
 from cmask.runtime.kernels.gluon_backward_sm90 import attention_backward
 from cmask.runtime.kernels.gluon_descriptors import line_of, patterns_of, words_of
+from cmask.runtime.kernels.launch import Launch
 from cmask.runtime.kernels.tensors import LOG2_E, aligned, aligned_zeros, is_aligned, padded_dim
 from cmask.runtime.kernels.tickets import current_tickets
 from cmask.runtime.kernels.triton_sums import write_dkdv_of_parts, write_dq_of_sums

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cmask.runtime.kernels import backward_of, forward_of
-from cmask.runtime.kernels.device import Launch
+from cmask.runtime.kernels.launch import Launch
 
 _FORWARD = (
     "(Tensor q, Tensor k, Tensor v, Tensor[] tensors, int[] integers, float softmax_scale, "

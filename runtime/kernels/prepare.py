@@ -22,7 +22,8 @@ from cmask.runtime.kernels.config import (
     KernelConfig,
     choose_config,
 )
-from cmask.runtime.kernels.device import DeviceDescriptor, Launch
+from cmask.runtime.kernels.device import DeviceDescriptor
+from cmask.runtime.kernels.launch import Launch
 
 # the reference walks query blocks of this shape, backward too
 REFERENCE_CONFIG = KernelConfig(

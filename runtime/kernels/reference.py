@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cmask.runtime.kernels.device import Launch
+from cmask.runtime.kernels.launch import Launch
 
 
 def forward(

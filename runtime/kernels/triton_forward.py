@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cmask.runtime.kernels.device import Launch
+from cmask.runtime.kernels.launch import Launch
 from cmask.runtime.kernels.tensors import (
     LOG2_E,
     aligned,

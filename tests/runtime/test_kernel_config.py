@@ -18,7 +18,8 @@ from cmask.runtime.kernels.config import (
     KernelConfig,
     choose_config,
 )
-from cmask.runtime.kernels.device import DeviceDescriptor, Launch
+from cmask.runtime.kernels.device import DeviceDescriptor
+from cmask.runtime.kernels.launch import Launch
 from cmask.runtime.kernels.schedule import heads_in_flight, work_items
 from support import dense
 from support.dense import Bools, Masking, descriptor_of

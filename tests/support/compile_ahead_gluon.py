@@ -23,10 +23,10 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
 from cmask.runtime.derive.boxes import GridRows
-from cmask.runtime.kernels import gluon_backward_launch, gluon_launch
+from cmask.runtime.kernels import gluon_backward_launch, gluon_forward_launch
 from cmask.runtime.kernels.config import ITEMSIZE, KernelConfig, choose_config
-from cmask.runtime.kernels.device import Launch
 from cmask.runtime.kernels.gluon_forward_sm90 import attention_forward
+from cmask.runtime.kernels.launch import Launch
 from support.ahead import SHARED_MEMORY, compile_measured, report
 from support.sass import product_loops
 
@@ -183,7 +183,7 @@ def _call(variant: Variant, config: KernelConfig) -> None:
     q, out = (torch.zeros(1, HEADS, tokens, dim, dtype=dtype) for dim in (d, dv))
     k, v = (torch.zeros(1, KV_HEADS, tokens, dim, dtype=dtype) for dim in (d, dv))
     launch = _launch(variant, config, -(-tokens // config.block_m))
-    gluon_launch.forward(q, k, v, (launch,), d**-0.5, out=out)
+    gluon_forward_launch.forward(q, k, v, (launch,), d**-0.5, out=out)
 
 
 def _launch(variant: Variant, config: KernelConfig, num_blocks: int) -> Launch:

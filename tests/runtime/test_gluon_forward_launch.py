@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from cmask.runtime.kernels import gluon_launch
-from cmask.runtime.kernels.device import Launch
+from cmask.runtime.kernels import gluon_forward_launch
+from cmask.runtime.kernels.launch import Launch
 from cmask.runtime.kernels.prepare import CallKind, prepare
 from support import dense
 from support.attending import plan_of
@@ -51,9 +51,9 @@ def launches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         return record if request.param == "again" else None
 
     processor = SimpleNamespace(multi_processor_count=132)
-    monkeypatch.setattr(gluon_launch.attention_forward, "warmup", warmup)
-    monkeypatch.setattr(gluon_launch, "Relaunch", SimpleNamespace(of=of))
-    monkeypatch.setattr(gluon_launch, "_launchers", {})
+    monkeypatch.setattr(gluon_forward_launch.attention_forward, "warmup", warmup)
+    monkeypatch.setattr(gluon_forward_launch, "Relaunch", SimpleNamespace(of=of))
+    monkeypatch.setattr(gluon_forward_launch, "_launchers", {})
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 5, raising=False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: processor)
@@ -92,7 +92,7 @@ def test_a_call_hands_over_its_own_addresses(launches: Launches) -> None:
     launch = launch_of(DensePlan(dense.causal(300, 300)))
     for _ in range(3):
         q, k, v, out = inputs(300)
-        lse = gluon_launch.forward(q, k, v, (launch,), 0.5, out=out)
+        lse = gluon_forward_launch.forward(q, k, v, (launch,), 0.5, out=out)
         maps, lse_address = maps_and_lse(launches)
         assert maps == [x.data_ptr() for x in (q, k, v, out, launch.patterns)]
         assert lse_address == lse.data_ptr()
@@ -102,7 +102,7 @@ def test_a_call_hands_over_its_own_addresses(launches: Launches) -> None:
 def test_a_log_sum_exp_that_nobody_wants_has_no_address(launches: Launches) -> None:
     launch = launch_of(DensePlan(dense.causal(300, 300)))
     q, k, v, _ = inputs(300)
-    ready = gluon_launch.ready_call(q, k, v, (launch,), 0.5)
+    ready = gluon_forward_launch.ready_call(q, k, v, (launch,), 0.5)
     assert ready is not None
     out = ready(q, k, v, False)
     maps, lse = maps_and_lse(launches)
@@ -116,7 +116,7 @@ def test_a_grid_lies_behind_the_text(launches: Launches) -> None:
     plan = plan_of(GRID, text=100, height=16, width=32)
     launch = launch_of(plan, reorders=True)
     q, k, v, out = inputs(612)
-    gluon_launch.forward(q, k, v, (launch,), 0.5, out=out)
+    gluon_forward_launch.forward(q, k, v, (launch,), 0.5, out=out)
     maps, _ = maps_and_lse(launches)
     lines = [x.data_ptr() for x in (q, k, v, out)]
     grids = [address + 100 * 64 * 2 for address in lines]
@@ -127,7 +127,7 @@ def test_what_cannot_be_read_in_place_is_copied_and_written_back(launches: Launc
     launch = launch_of(DensePlan(dense.causal(300, 300)))
     q, k, v, _ = inputs(300)
     odd = torch.full((1, 4, 300, 67), 7.0, dtype=torch.bfloat16)[..., :64]
-    gluon_launch.forward(q, k, v, (launch,), 0.5, out=odd)
+    gluon_forward_launch.forward(q, k, v, (launch,), 0.5, out=odd)
     maps, _ = maps_and_lse(launches)
     assert maps[:3] == [x.data_ptr() for x in (q, k, v)]
     assert maps[3] != odd.data_ptr()
@@ -139,7 +139,7 @@ def test_batches_that_share_keys_and_values_are_not_copied(launches: Launches) -
     q, k, v, out = inputs(300)
     q, out = q.repeat(3, 1, 1, 1), out.repeat(3, 1, 1, 1)
     shared = (k.expand(3, -1, -1, -1), v.expand(3, -1, -1, -1))
-    gluon_launch.forward(q, *shared, (launch,), 0.5, out=out)
+    gluon_forward_launch.forward(q, *shared, (launch,), 0.5, out=out)
     maps, _ = maps_and_lse(launches)
     assert maps[1:3] == [k.data_ptr(), v.data_ptr()]
 
@@ -149,6 +149,6 @@ def test_values_that_nobody_reads_become_zeros(launches: Launches) -> None:
     visible[:, 10:20] = False
     launch = launch_of(DensePlan(visible))
     q, k, v, out = inputs(300)
-    gluon_launch.forward(q, k, v, (launch,), 0.5, out=out)
+    gluon_forward_launch.forward(q, k, v, (launch,), 0.5, out=out)
     assert maps_and_lse(launches)[0][2] != v.data_ptr()
-    assert gluon_launch.ready_call(q, k, v, (launch,), 0.5) is None
+    assert gluon_forward_launch.ready_call(q, k, v, (launch,), 0.5) is None

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from cmask.runtime.kernels.config import programs_sharing, q_buffers
 from cmask.runtime.kernels.cuda_launch import Relaunch
-from cmask.runtime.kernels.device import Launch
 from cmask.runtime.kernels.gluon_descriptors import (
     Shape,
     boxes_of,
@@ -24,6 +23,7 @@ from cmask.runtime.kernels.gluon_descriptors import (
     readable,
 )
 from cmask.runtime.kernels.gluon_forward_sm90 import attention_forward
+from cmask.runtime.kernels.launch import Launch
 from cmask.runtime.kernels.operator import empty_output
 from cmask.runtime.kernels.tensors import ALIGNMENT, LOG2_E, aligned_zeros, padded_dim
 from cmask.runtime.kernels.tickets import tickets_of
