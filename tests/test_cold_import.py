@@ -76,13 +76,20 @@ def test_the_command_line_starts_without_torch() -> None:
     assert not _loaded(_run("import cmask.cli.main"), ("torch", "triton", "numpy", "lark"))
 
 
-def test_help_comes_at_once() -> None:
-    """The best of five, in processor time: a busy machine is not cmask's fault."""
-    command = [sys.executable, "-m", "cmask.cli", "--help"]
+def _seconds(command: list[str]) -> float:
+    """Processor time of a command, the best of five."""
     times = []
     for _ in range(5):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(command, check=True, capture_output=True, timeout=60)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(times) <= SECONDS_TO_HELP
+    return min(times)
+
+
+def test_help_comes_at_once() -> None:
+    """A slow or busy machine is not cmask's fault: there, as soon as that of an empty command."""
+    seconds = _seconds([sys.executable, "-m", "cmask.cli", "--help"])
+    if seconds > SECONDS_TO_HELP:
+        empty = "import typer; app = typer.Typer(); app.command()(lambda: None); app()"
+        assert seconds <= 1.5 * _seconds([sys.executable, "-c", empty, "--help"])
