@@ -66,8 +66,8 @@ def ready_call(
     launch = launches[0]
     if launch.has_unread_keys or 0 in (k.stride(0), v.stride(0)):
         return None
-    out = empty_output(q, v)
-    return ReadyCall(launcher_of(q, k, v, out, launch), launch, softmax_scale * LOG2_E)
+    launcher = launcher_of(q, k, v, empty_output(q, v), launch)
+    return ReadyCall(launcher, launch, softmax_scale * LOG2_E) if launcher.is_direct else None
 
 
 class ReadyCall:
@@ -82,15 +82,19 @@ class ReadyCall:
         """Output, and the log-sum-exp if it is asked for."""
         out = empty_output(q, v)
         lse = q.new_empty(q.shape[:3], dtype=torch.float32) if return_lse else None
-        self._launcher(q, k, v, out, lse, self._launch, self._scale)
+        launcher = self._launcher
+        if (q.data_ptr() | k.data_ptr() | v.data_ptr()) % ALIGNMENT:
+            launcher = launcher_of(q, k, v, out, self._launch)
+        launcher(q, k, v, out, lse, self._launch, self._scale)
         return out if lse is None else (out, lse)
 
 
 def launcher_of(q: Tensor, k: Tensor, v: Tensor, out: Tensor, launch: Launch) -> _Launcher:
     """The launcher of calls like this one, made once."""
+    addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr())
     key = (
         q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(), out.stride(),
-        q.dtype, q.device.index, launch.key,
+        q.dtype, q.device.index, launch.key, *(address % ALIGNMENT == 0 for address in addresses),
     )  # fmt: skip
     launcher = _launchers.get(key)
     if launcher is None:
@@ -101,13 +105,17 @@ def launcher_of(q: Tensor, k: Tensor, v: Tensor, out: Tensor, launch: Launch) ->
 
 
 class _Launcher:
-    """Calls of one kind: shapes, strides, dtype, lists of the same lengths."""
+    """Calls of one kind: shapes, strides, alignments, dtype, lists of the same lengths.
+
+    is_direct  whether the kernel reads and writes the tensors themselves: copies of others have
+               strides of their own, which its descriptors hold
+    """
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, launch: Launch) -> None:
         """Compiles the kernel; of the tensors only what calls of this kind share is kept."""
         grid, warpgroups = launch.grid, launch.block_m // 64
         tensors = (q, k, v, out)
-        self._is_readable = all(is_readable(x, grid) for x in tensors)
+        self.is_direct = all(is_readable(x, grid) for x in tensors)
         q, k, v, out = (readable(x, grid) for x in tensors)
         d, dv = padded_dim(q.shape[3]), padded_dim(v.shape[3])
         shapes = ((q, 64, d), (k, launch.block_n, d), (v, launch.block_n, dv), (out, 64, dv))
@@ -177,7 +185,7 @@ class _Launcher:
         """One launch; nothing is read back.  lse: None where it is not wanted."""
         target = out
         starts = (q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr())
-        if not self._is_readable or (starts[0] | starts[1] | starts[2] | starts[3]) % ALIGNMENT:
+        if not self.is_direct:
             # the copies live until the launch is queued; the allocator keeps order on a stream
             q, k, v = (readable(x, launch.grid) for x in (q, k, v))
             target = out if is_readable(out, launch.grid) else aligned_zeros(out)

@@ -88,12 +88,7 @@ def _window(seq: int) -> Case:
 
 
 def _documents(seq: int) -> Case:
-    generator = torch.Generator().manual_seed(1)
-    lengths: list[int] = []
-    while sum(lengths) < seq:
-        drawn = torch.empty(1).log_normal_(6.8, 1.0, generator=generator).item()
-        lengths.append(int(min(8192, max(64, drawn))))
-    lengths[-1] -= sum(lengths) - seq
+    lengths = _document_lengths(seq)
     starts = _per_token(_starts(lengths), lengths)
 
     def make(device: str) -> MaskMod:
@@ -101,6 +96,28 @@ def _documents(seq: int) -> Case:
         return lambda b, h, q, k: (q >= k) & (k >= start[q])
 
     return Case("documents", "causal_documents", seq, make, {"text": lengths})
+
+
+def _documents_by_number(seq: int) -> Case:
+    """The same mask as most code has it, which reads a number for each key, too."""
+    lengths = _document_lengths(seq)
+    numbers = _per_token(range(len(lengths)), lengths)
+
+    def make(device: str) -> MaskMod:
+        number = _captured(numbers, device)
+        return lambda b, h, q, k: (q >= k) & (number[q] == number[k])
+
+    return Case("documents_by_number", "causal_documents", seq, make, {"text": lengths})
+
+
+def _document_lengths(seq: int) -> list[int]:
+    generator = torch.Generator().manual_seed(1)
+    lengths: list[int] = []
+    while sum(lengths) < seq:
+        drawn = torch.empty(1).log_normal_(6.8, 1.0, generator=generator).item()
+        lengths.append(int(min(8192, max(64, drawn))))
+    lengths[-1] -= sum(lengths) - seq
+    return lengths
 
 
 def _hstu(seq: int) -> Case:
@@ -290,6 +307,7 @@ CASES: dict[str, Callable[[int], Case]] = {
     "causal": _causal,
     "window": _window,
     "documents": _documents,
+    "documents_by_number": _documents_by_number,
     "hstu": _hstu,
     "shared_prompt": _shared_prompt,
     "prefix_lm": _prefix_lm,
@@ -304,4 +322,4 @@ CASES: dict[str, Callable[[int], Case]] = {
     "clear24_r16": _clear24(16),
     "clear24_r32": _clear24(32),
 }
-OWN_SIZES = frozenset({"clear24_r8", "clear24_r16", "clear24_r32"})  # run only when named
+NAMED_ONLY = frozenset({"documents_by_number", "clear24_r8", "clear24_r16", "clear24_r32"})

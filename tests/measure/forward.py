@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 from agreement import compare_masks, difference, errors
-from cases import CASES, OWN_SIZES, Case, case, compiled
+from cases import CASES, NAMED_ONLY, Case, case, compiled
 from peers import PEERS, Contender, NotApplicable, Problem, Shape, cmask, why_not, with_lse
 from report import (
     HEADING,
@@ -333,7 +333,7 @@ def _lengths(text: str) -> tuple[int, ...]:
 
 
 def _default_masks(check: bool) -> tuple[str, ...]:
-    return tuple(name for name in CASES if check or name not in OWN_SIZES)
+    return tuple(name for name in CASES if check or name not in NAMED_ONLY)
 
 
 def _names(known: Any) -> Any:

@@ -163,6 +163,17 @@ def test_a_grid_of_which_some_keys_are_unread_may_hold_nan() -> None:
     check(q, k, v, plan)
 
 
+def test_rows_between_aligned_addresses_are_copied_with_strides_of_their_own() -> None:
+    """The call before had the same shapes and strides, and aligned addresses."""
+    plan = plan_of(CAUSAL, text=300).bind(device="cuda")
+    generator = torch.Generator(device="cuda").manual_seed(0)
+    shape = (2, 300, 4, 144)
+    wide = torch.randn(shape, device="cuda", dtype=torch.bfloat16, generator=generator)
+    for start in (0, 4, 8, 2):
+        x = wide.transpose(1, 2)[..., start : start + 128]
+        check(x, x, x, plan)
+
+
 SMALL = KernelConfig(
     direction="forward", block_m=64, block_n=64, num_warps=4, num_stages=2, kernel="gluon"
 )

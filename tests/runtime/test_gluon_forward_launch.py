@@ -134,6 +134,21 @@ def test_what_cannot_be_read_in_place_is_copied_and_written_back(launches: Launc
     assert (odd == 0).all()  # what stands in the copy, for nothing has run
 
 
+def test_a_copy_has_strides_of_its_own(launches: Launches) -> None:
+    """Shapes and strides as in the call before, but rows between aligned addresses."""
+    launch = launch_of(DensePlan(dense.causal(300, 300)))
+    _, k, v, _ = inputs(300)
+    wide = torch.zeros(1, 300, 4, 128, dtype=torch.bfloat16).transpose(1, 2)
+    ready = gluon_forward_launch.ready_call(wide[..., :64], k, v, (launch,), 0.5)
+    assert ready is not None
+    for start in (0, 8, 4, 2, 16):
+        q = wide[..., start : start + 64]
+        ready(q, k, v, False)
+        maps, _ = maps_and_lse(launches)
+        assert (maps[0] == q.data_ptr()) == (start % 8 == 0)
+        assert launches.compiled == (1 if start in (0, 8) else 2)
+
+
 def test_batches_that_share_keys_and_values_are_not_copied(launches: Launches) -> None:
     launch = launch_of(DensePlan(dense.causal(300, 300)))
     q, k, v, out = inputs(300)
