@@ -165,7 +165,7 @@ def test_a_grid_of_which_some_keys_are_unread_may_hold_nan() -> None:
 
 def test_rows_between_aligned_addresses_are_copied_with_strides_of_their_own() -> None:
     """The call before had the same shapes and strides, and aligned addresses."""
-    plan = plan_of(CAUSAL, text=300).bind(device="cuda")
+    plan = plan_of(CAUSAL, text=300)
     generator = torch.Generator(device="cuda").manual_seed(0)
     shape = (2, 300, 4, 144)
     wide = torch.randn(shape, device="cuda", dtype=torch.bfloat16, generator=generator)

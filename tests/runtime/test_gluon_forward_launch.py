@@ -14,7 +14,7 @@ from cmask.runtime.kernels import gluon_forward_launch
 from cmask.runtime.kernels.launch import Launch
 from cmask.runtime.kernels.prepare import CallKind, prepare
 from support import dense
-from support.attending import plan_of
+from support.compiled import planned
 from support.dense import DensePlan
 
 GRID = """
@@ -113,7 +113,7 @@ def test_a_log_sum_exp_that_nobody_wants_has_no_address(launches: Launches) -> N
 
 
 def test_a_grid_lies_behind_the_text(launches: Launches) -> None:
-    plan = plan_of(GRID, text=100, height=16, width=32)
+    plan = planned(GRID, "cpu", text=100, height=16, width=32)
     launch = launch_of(plan, reorders=True)
     q, k, v, out = inputs(612)
     gluon_forward_launch.forward(q, k, v, (launch,), 0.5, out=out)
