@@ -582,8 +582,8 @@ def _nothing(T):
 def _consume(WARPGROUP: gl.constexpr, shared, lists, num_rows, scale, output, T):
     """A consumer warpgroup: rows 64 · WARPGROUP … of every item.
 
-    To issue an item's last P V beside the next item's first block was tried: 3% slower on short
-    rows, the same on long ones.
+    To issue an item's last P V beside the next item's first block was tried in several forms: 3 to
+    5% slower on short rows (docs/performance.md).
     """
     ENTRIES, BOUNDS_ARRAY = lists
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, T.BLOCK_N, 16])
