@@ -7,6 +7,7 @@ show.py      cmask show: a picture, in the terminal or as PNG or SVG
 explain.py   cmask explain: the rules in closed form, and what one query or key sees
 inspect.py   cmask inspect: what an artifact holds
 list.py      cmask list: the masks that ship
+bench/       cmask bench: speed next to peers
 
 values.py    `32k`, `NAME=VALUE`: what people type, as values
 options.py   the options that commands share

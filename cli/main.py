@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from cmask.cli.bench.command import bench_command
 from cmask.cli.check import check_command
 from cmask.cli.compile import compile_command
 from cmask.cli.explain import explain_command
@@ -27,6 +28,7 @@ app.command("show")(show_command)
 app.command("explain")(explain_command)
 app.command("inspect")(inspect_command)
 app.command("list")(list_command)
+app.command("bench")(bench_command)
 
 
 def _print_version(wanted: bool) -> None:

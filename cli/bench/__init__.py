@@ -1,0 +1,33 @@
+"""cmask bench: attention of cmask next to its peers, on one GPU, in one run.
+
+command.py       what people type
+settings.py      the same as values
+run.py           all masks: measure, print, keep what was measured whatever happens
+measure.py       one mask: check first, then time all implementations in turn
+survey.py        without a GPU: blocks, bytes, time to bind
+
+case.py          a mask at one length, and how peers write it
+cases.py         the masks that are measured by name
+packed_cases.py  of them, those of unequal parts
+grid_cases.py    of them, those on grids
+file_case.py     a mask of one's own
+
+gpu.py           a case as columns, on a CUDA device
+problem.py       a case with tensors on a device
+ours.py          cmask as a call
+peers.py         its peers as calls
+directions.py    a call forward, or its gradients alone
+exact.py         sampled results against float64
+exact_gradients.py  the same of gradients
+timing.py        rested and sustained times on a GPU
+binding.py       time and memory of binding, next to create_block_mask
+
+rows.py          a result, and what follows from its times
+table.py         results as text
+record.py        results as JSON
+plot.py          results as SVG
+machine.py       versions, clock, power, temperature
+progress.py      lines or a bar; a watchdog
+
+Without torch: settings, measure, run, rows, table, record, plot, progress.
+"""

@@ -1,0 +1,91 @@
+"""What it costs to make a mask known: binding, next to FlexAttention's create_block_mask."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.nn.attention.flex_attention import create_block_mask
+
+from cmask.cli.bench.measure import short, why_not
+from cmask.cli.bench.problem import Problem
+from cmask.cli.bench.rows import Binding
+from cmask.runtime.mask import Mask
+
+REPEATS = 3
+_LISTS = tuple(
+    f"{kind}{side}_{what}"
+    for kind in ("", "full_")
+    for side in ("kv", "q")
+    for what in ("num_blocks", "indices")
+)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Median time [ms], most device memory meanwhile [bytes]; or why there is none."""
+
+    ms: float | None
+    peak: int | None = None
+    why: str = ""
+
+
+def binding_of(problem: Problem) -> Binding:
+    """Both, without what only the first call costs."""
+    p = problem
+    ours = _cost(lambda: bind_anew(p.mask, str(p.q.device)))
+    binding = Binding(ours.ms or 0.0, ours.peak, p.facts.descriptor_bytes)
+    if not p.case.spellings:
+        return binding
+    arguments = (p.mask_mod(p.case.spellings[0]), None, None, *p.lengths)
+    eager = _cost(lambda: create_block_mask(*arguments, device=p.q.device))
+    fast = torch.compile(create_block_mask)
+    compiled = _cost(lambda: fast(*arguments, device=p.q.device)) if p.compiles else Cost(None)
+    return replace(
+        binding,
+        eager_ms=eager.ms,
+        eager_peak=eager.peak,
+        eager_why=eager.why,
+        compiled_ms=compiled.ms,
+        compiled_peak=compiled.peak,
+        compiled_why=compiled.why,
+        block_mask_bytes=block_mask_bytes(p.block_mask(p.case.spellings[0])),
+    )
+
+
+def bind_anew(mask: Mask, device: str) -> None:
+    """Bind as for lengths that the artifact does not hold, and put the forward's blocks there."""
+    plan = Mask(replace(mask.body, descriptors=(), configs=())).bind(device=device)
+    plan.device_descriptor(*plan.forward_shape)
+
+
+def block_mask_bytes(block_mask: Any) -> int:
+    """Of all lists of a BlockMask, both directions."""
+    lists = (getattr(block_mask, name, None) for name in _LISTS)
+    return sum(x.numel() * x.element_size() for x in lists if x is not None)
+
+
+def _cost(call: Callable[[], Any]) -> Cost:
+    is_gpu = torch.cuda.is_available()
+    times = []
+    held = 0
+    try:
+        call()
+        if is_gpu:
+            torch.cuda.synchronize()
+            held = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+        for _ in range(REPEATS):
+            begun = time.perf_counter()
+            call()
+            if is_gpu:
+                torch.cuda.synchronize()
+            times.append(time.perf_counter() - begun)
+    except Exception as error:  # out of memory, or whatever the compiler raises
+        return Cost(None, why=f"{why_not(error)}: {short(error)}")
+    peak = torch.cuda.max_memory_allocated() - held if is_gpu else None
+    return Cost(statistics.median(times) * 1e3, peak)

@@ -1,0 +1,55 @@
+"""A run as JSON: every sample, and what the table says of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cmask.cli.bench.rows import REGIMES, Group
+from cmask.cli.bench.run import Outcome
+from cmask.cli.bench.settings import Settings
+
+
+def write(path: Path, machine: Mapping[str, str], settings: Settings, outcome: Outcome) -> None:
+    """Everything so far; a run that is killed later leaves a whole file.
+
+    Raises OSError.
+    """
+    settings_said = {**asdict(settings), "json": None, "plot": None}
+    found = {
+        "machine": dict(machine),
+        "settings": settings_said,
+        "left_out": outcome.left_out,
+        "is_interrupted": outcome.is_interrupted,
+        "groups": [as_json(group) for group in outcome.groups],
+    }
+    write_json(path, found)
+
+
+def write_json(path: Path, found: Mapping[str, Any]) -> None:
+    """A file that takes the place of an older one only once it is whole."""
+    beside = path.with_name(path.name + ".part")
+    beside.write_text(json.dumps(found, indent=1, default=_plain), encoding="utf-8")
+    beside.replace(path)
+
+
+def as_json(group: Group) -> dict[str, Any]:
+    """All of a group, and what follows from it."""
+    found = asdict(group)
+    for result, said in zip(group.results, found["results"], strict=True):
+        said["mode"] = result.mode
+        for regime in REGIMES:
+            said[f"tflops_{regime}"] = group.tflops(result.times, regime)
+            said[f"tflops_eager_{regime}"] = group.tflops(result.eager, regime)
+            said[f"cmask_ratio_{regime}"] = group.ratio(result, regime)
+            said[f"share_of_dense_{regime}"] = group.share(result, regime)
+            said[f"spread_{regime}"] = result.times.spread(regime)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Arrays among the sizes."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
