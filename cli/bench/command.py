@@ -122,7 +122,7 @@ def _cases(settings: Settings) -> list[Case]:
 
     names = settings.files or USUAL
     made = [_case(name, seq, settings) for seq in settings.lengths for name in names]
-    return list({(case.name, case.seq): case for case in made}.values())
+    return list({(case.name, case.seq, case.source.name): case for case in made}.values())
 
 
 def _case(name: str, seq: int, settings: Settings) -> Case:

@@ -42,10 +42,10 @@ def _forward(problem: Problem, attention: Attention) -> Contender:
 def _backward(problem: Problem, attention: Attention) -> Contender:
     """Gradients of a forward that is made here, once.
 
-    A backward runs on its forward's stream: to be captured, that must not be the default one.
+    A backward runs on the stream of its forward and of its leaves: to be captured, that must not
+    be the default one.
     """
     p = problem
-    leaves = [attention.to(x).detach().clone().requires_grad_() for x in (p.q, p.k, p.v)]
     grad_out = attention.to(p.grad_out)
 
     def around() -> AbstractContextManager[Any]:
@@ -54,6 +54,7 @@ def _backward(problem: Problem, attention: Attention) -> Contender:
     if p.stream is not None:
         p.stream.wait_stream(torch.cuda.current_stream())
     with around(), torch.enable_grad(), attention.around():
+        leaves = [attention.to(x).detach().clone().requires_grad_() for x in (p.q, p.k, p.v)]
         out = _first(attention.attend(*leaves))
     return Contender(
         lambda: torch.autograd.grad(out, leaves, grad_out, retain_graph=True),

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+import torch._functorch.config as functorch_config
 from torch import Tensor
 
 from cmask.cli.bench import exact, machine
@@ -31,6 +32,8 @@ class GpuStand:
     """One CUDA device."""
 
     def __init__(self, settings: Settings) -> None:
+        # a compiled backward that runs again and again must not write over what its forward saved
+        functorch_config.donated_buffer = False
         self._settings = settings
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self.clock: Clock = GpuClock(self._stream, cold_l2=settings.cold_l2)
@@ -62,7 +65,7 @@ class GpuBench:
         return Group(
             p.case.name,
             direction,
-            p.case.seq,
+            p.plan.q_len,
             p.shape.batch,
             (p.shape.heads, p.shape.kv_heads),
             (p.shape.head_dim, p.shape.v_head_dim),

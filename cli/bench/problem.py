@@ -41,10 +41,10 @@ class Shape:
         return forward if direction == "fwd" else BACKWARD_FLOPS * forward
 
 
-def shape_of(case: Case, settings: Settings) -> Shape:
+def shape_of(case: Case, q_len: int, settings: Settings) -> Shape:
     """As many batch elements as the tokens allow."""
     heads, kv_heads = (case.heads, case.heads) if case.heads else settings.heads
-    return Shape(max(1, settings.tokens // case.seq), heads, kv_heads, *settings.dims)
+    return Shape(max(1, settings.tokens // max(1, q_len)), heads, kv_heads, *settings.dims)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,8 +130,9 @@ def make_problem(
 ) -> Problem:
     """Compile, bind, and draw inputs from a normal distribution by a fixed seed."""
     torch.manual_seed(0)
-    shape, mask = shape_of(case, settings), compiled(case)
+    mask = compiled(case)
     plan = mask.bind(device=device)
+    shape = shape_of(case, plan.q_len, settings)
     dtype = getattr(torch, settings.dtype)
 
     def random(heads: int, tokens: int, dim: int) -> Tensor:

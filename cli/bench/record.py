@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -32,7 +33,8 @@ def write(path: Path, machine: Mapping[str, str], settings: Settings, outcome: O
 def write_json(path: Path, found: Mapping[str, Any]) -> None:
     """A file that takes the place of an older one only once it is whole."""
     beside = path.with_name(path.name + ".part")
-    beside.write_text(json.dumps(found, indent=1, default=_plain), encoding="utf-8")
+    text = json.dumps(_plain(found), indent=1, allow_nan=False)
+    beside.write_text(text, encoding="utf-8")
     beside.replace(path)
 
 
@@ -51,5 +53,13 @@ def as_json(group: Group) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays among the sizes."""
-    return value.tolist() if hasattr(value, "tolist") else str(value)
+    """What JSON knows: no arrays, and "nan", "inf" for errors that are no numbers."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return _plain(value.tolist()) if hasattr(value, "tolist") else str(value)

@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cmask.cli.bench import table
@@ -175,6 +176,14 @@ def test_json_has_every_sample_and_what_follows(tmp_path: Path) -> None:
     assert flex["mode"] == "graph"
     assert group["binding"]["block_mask_bytes"] == 1052672
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_errors_that_are_no_numbers_are_json_all_the_same(tmp_path: Path) -> None:
+    wrong = _group(Result("cmask", "WRONG", error=float("nan")), sizes={"cut": np.arange(2)})
+    write(tmp_path / "out.json", {}, Settings(), Outcome([wrong]))
+    (group,) = json.loads((tmp_path / "out.json").read_text(), parse_constant=pytest.fail)["groups"]
+    assert group["results"][0]["error"] == "nan"
+    assert group["sizes"] == {"cut": [0, 1]}
 
 
 def test_the_end_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
