@@ -54,6 +54,12 @@ class KernelConfig:
         On sm_100 what two products read stays in flight for one more block.
         """
         both = (_padded(head_dim) + _padded(v_head_dim)) * itemsize
+        if self.kernel == "gluon" and self.direction == "dkdv":
+            exchanged = 2 * self.block_m * self.block_n * itemsize  # dS, in two buffers
+            rows = self.block_m * (8 + 4 * 8)  # a row's lse and delta, and four intervals of keys
+            words = self.block_n * 16
+            walked = self.block_m * both + rows + words
+            return self.block_n * both + exchanged + self.num_stages * walked + _BARRIERS_GLUON
         if self.kernel == "gluon":
             d, dv = _padded(head_dim), _padded(v_head_dim)
             held = q_buffers(d, dv) * self.block_m * max(d, dv) * itemsize
@@ -164,6 +170,9 @@ GLUON_SHAPES: dict[Direction, tuple[tuple[int, int], ...]] = {
     "dkdv": ((64, 128),),
 }
 GLUON_BACKWARD_DIMS = ((64, 64), (128, 128))  # head_dim of q and v
+_GLUON_BACKWARD = KernelConfig(  # dQ comes with it
+    direction="dkdv", block_m=64, block_n=128, num_warps=8, num_stages=2, kernel="gluon"
+)
 _FLOAT32: _Shapes = (
     (32, 32, 8, 2),
     (32, 32, 8, 1),
@@ -185,7 +194,8 @@ def choose_config(
     """The first configuration of the list that fits: same question, same answer.
 
     dtype: "bfloat16", "float16" or "float32".
-    kernel: of the forward; the backward is "triton".
+    kernel: of the forward; the backward of "gluon" is "triton", but for dK and dV of the head
+        dimensions that the Hopper backward serves.
     shape: (block_m, block_n) that the "gluon" forward has if it fits.
     shared_memory_limit: [bytes] that one program of the device may have.
     architecture: compute capability as one number, 90 for sm_90.
@@ -194,6 +204,12 @@ def choose_config(
     itemsize = ITEMSIZE[dtype]
     operands = "shared" if 90 <= architecture < 120 else "registers"
     most = MAX_ACCUMULATORS[dtype if dtype == "float32" else operands]
+    if kernel == "gluon" and direction == "dkdv" and (head_dim, v_head_dim) in GLUON_BACKWARD_DIMS:
+        needed = _GLUON_BACKWARD.shared_memory_bytes(
+            head_dim=head_dim, v_head_dim=v_head_dim, itemsize=itemsize
+        )
+        if needed <= shared_memory_limit:
+            return _GLUON_BACKWARD
     kernel = kernel if direction == "forward" else "triton"
     shapes = _FLOAT32 if dtype == "float32" else _HALF[direction]
     if kernel == "gluon":

@@ -18,8 +18,8 @@ What is in flight in a consumer at step j, from top to bottom of `_step`:
 
 S is complete at the loop's back edge: in flight across it, ptxas would serialise all products.
 
-Not chosen by default, and not measured: `KernelConfig(direction="dkdv", kernel="gluon")` asks for
-it.  Without dQ (DQ = None) the kernel is deterministic: parts write sums of their own, added later.
+Without dQ (DQ = None) the kernel is deterministic: parts write sums of their own, added later.
+Measured on an H200 (Triton 3.6.0): see docs/performance.md.
 
 Source: Shah et al., FlashAttention-3 (arXiv 2407.08608), section 4 on the backward.
 """

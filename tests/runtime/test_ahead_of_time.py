@@ -71,7 +71,7 @@ def check_hopper_backward(kernel: dict[str, Any]) -> None:
 
     Triton 3.6 leaves none; by 3.9 a masked loop reads one of its registers from local memory.
     """
-    assert kernel["shared"] <= kernel["limit"], kernel
+    assert kernel["shared"] <= kernel["budget"] <= kernel["limit"], kernel
     assert not kernel["serialized"], kernel
     assert len(kernel["loops"]) == kernel["num_loops"], kernel
     assert all(loop["spills"] <= 2 for loop in kernel["loops"]), kernel

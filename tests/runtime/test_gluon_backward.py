@@ -1,11 +1,17 @@
-"""The Hopper backward, where a configuration asks for it, against float64 on a Hopper GPU."""
+"""The Hopper backward against float64, and as training code meets it, on a Hopper GPU."""
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from cmask import masks
+from cmask.runtime import attention
 from cmask.runtime.kernels.config import KernelConfig
 from support.attending import check, plan_of, random_inputs, results, shipped
 
@@ -79,3 +85,76 @@ def test_it_is_deterministic_where_torch_is_asked_to_be() -> None:
             assert all(map(torch.equal, first, again))
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+# ------------------------------------------------------------------ as training code calls it
+
+
+def trained(name: str, length: int, seed: int = 0) -> tuple[Any, ...]:
+    """(plan, q, k, v, grad_out) of a shipped mask; the kernels are those that are chosen."""
+    plan = shipped(name, length).bind(device="cuda")
+    q, k, v = random_inputs(plan, heads=(4, 2), dims=(128, 128), dtype=torch.bfloat16)
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    grad_out = torch.randn(q.shape, device="cuda", generator=generator).to(q.dtype)
+    return plan, *(x.requires_grad_() for x in (q, k, v)), grad_out
+
+
+def close(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
+    """Equal but for the order of sums: two roundings to bfloat16 apart, 2^-8 together."""
+    for a, b in zip(found, expected, strict=True):
+        assert (a.float() - b.float()).norm() <= 2**-8 * b.float().norm()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["hstu", "shared_prompt", "clear_r8"])
+def test_it_is_what_training_gets(name: str) -> None:
+    """Eager, compiled, checkpointed and accumulated: the gradients of the portable kernels."""
+    plan, q, k, v, grad_out = trained(name, 2000)
+    call = functools.partial(attention, plan=plan)
+    portable = functools.partial(attention, plan=plan, kernel="triton")
+    expected = torch.autograd.grad(portable(q, k, v), (q, k, v), grad_out)
+    for way in (call, torch.compile(call, fullgraph=True)):
+        close(torch.autograd.grad(way(q, k, v), (q, k, v), grad_out), expected)
+    for _ in range(2):
+        checkpoint(call, q, k, v, use_reentrant=False).backward(grad_out)
+    close((q.grad, k.grad, v.grad), tuple(2 * x for x in expected))
+
+
+def test_gradients_come_in_with_any_strides_and_through_the_log_sum_exp() -> None:
+    plan, q, k, v, grad_out = trained("causal", 700)
+    grad_lse = torch.randn(q.shape[:3], device="cuda")
+    grads = []
+    for kernel, dense in (("triton", grad_out), (None, grad_out.transpose(1, 2).contiguous())):
+        given = dense if kernel else dense.transpose(1, 2)
+        found = attention(q, k, v, plan, return_lse=True, kernel=kernel)
+        grads.append(torch.autograd.grad(found, (q, k, v), (given, grad_lse)))
+    close(grads[1], grads[0])
+    one = torch.ones((), device="cuda", dtype=q.dtype).expand(q.shape)  # strides of 0
+    ways = (
+        torch.autograd.grad(attention(q, k, v, plan, kernel=kernel), (q, k, v), one)
+        for kernel in (None, "triton")
+    )
+    close(*ways)
+
+
+def test_it_runs_on_several_streams_and_in_graphs() -> None:
+    calls = [trained("sink_window", 3000, seed) for seed in range(4)]
+    grads = [torch.autograd.grad(attention(*c[1:4], c[0]), c[1:4], c[4]) for c in calls]
+    streams = [torch.cuda.Stream() for _ in calls]
+    graphs, captured = [], []
+    for plan, q, k, v, grad_out in calls:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured.append(torch.autograd.grad(attention(q, k, v, plan), (q, k, v), grad_out))
+        graphs.append(graph)
+    torch.cuda.synchronize()
+    for _ in range(5):
+        found = []
+        for stream, graph, (plan, q, k, v, grad_out) in zip(streams, graphs, calls, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+                found.append(torch.autograd.grad(attention(q, k, v, plan), (q, k, v), grad_out))
+        torch.cuda.synchronize()
+        for a, b, expected in zip(found, captured, grads, strict=True):
+            close(a, expected)
+            close(b, expected)

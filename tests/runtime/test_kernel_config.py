@@ -61,6 +61,27 @@ def test_every_head_dim_has_a_configuration_that_fits(
             assert needed <= limit
 
 
+@pytest.mark.parametrize(
+    ("dims", "dtype", "limit", "kernel"),
+    [
+        ((128, 128), "bfloat16", 227 * KIB, "gluon"),
+        ((64, 64), "float16", 227 * KIB, "gluon"),
+        ((64, 128), "bfloat16", 227 * KIB, "triton"),
+        ((96, 96), "bfloat16", 227 * KIB, "triton"),
+        ((128, 128), "bfloat16", SMALLEST_SHARED_MEMORY, "triton"),
+    ],
+)
+def test_the_backward_of_a_hopper_forward(
+    dims: tuple[int, int], dtype: str, limit: int, kernel: str
+) -> None:
+    shape = {"head_dim": dims[0], "v_head_dim": dims[1]}
+    config = choose_config(
+        "dkdv", dtype=dtype, **shape, shared_memory_limit=limit, architecture=90, kernel="gluon"
+    )
+    assert config.kernel == kernel
+    assert config.shared_memory_bytes(**shape, itemsize=2, architecture=90) <= limit
+
+
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_the_same_question_has_the_same_answer(direction: Direction) -> None:
     first, second = (

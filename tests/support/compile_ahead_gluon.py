@@ -24,7 +24,7 @@ from triton.runtime.driver import driver
 
 from cmask.runtime.derive.boxes import GridRows
 from cmask.runtime.kernels import gluon_backward_launch, gluon_forward_launch
-from cmask.runtime.kernels.config import ITEMSIZE, KernelConfig, choose_config
+from cmask.runtime.kernels.config import ITEMSIZE, Direction, KernelConfig, choose_config
 from cmask.runtime.kernels.gluon_forward_sm90 import attention_forward
 from cmask.runtime.kernels.launch import Launch
 from support.ahead import SHARED_MEMORY, compile_measured, report
@@ -91,17 +91,13 @@ ALL = FEW | {
 
 def examine(name: str, variant: Variant) -> dict[str, Any]:
     """Resources of the kernel of one kind of call, and its loops."""
-    config = _chosen(variant)
+    config = _chosen(variant, "forward")
     kernel, measured = compile_measured(lambda: _compiled(variant, config), TARGET)
     kinds = 1 + variant.has_patterns + (variant.num_intervals > 0)
-    d, dv = variant.dims
-    budget = config.shared_memory_bytes(
-        head_dim=d, v_head_dim=dv, itemsize=ITEMSIZE[variant.dtype], architecture=TARGET
-    )
     return {
         "name": name,
         "config": f"{config.block_m}x{config.block_n} w{config.num_warps} s{config.num_stages}",
-        "budget": budget,
+        "budget": _budget(variant, config),
         "scores": config.block_n // 2,  # of a block, in a thread: each needs an exponential
         "num_loops": kinds * config.block_m // WARPGROUP,
         **measured,
@@ -109,9 +105,16 @@ def examine(name: str, variant: Variant) -> dict[str, Any]:
     }
 
 
-def _chosen(variant: Variant) -> KernelConfig:
+def _budget(variant: Variant, config: KernelConfig) -> int:
+    d, dv = variant.dims
+    return config.shared_memory_bytes(
+        head_dim=d, v_head_dim=dv, itemsize=ITEMSIZE[variant.dtype], architecture=TARGET
+    )
+
+
+def _chosen(variant: Variant, direction: Direction) -> KernelConfig:
     return choose_config(
-        "forward",
+        direction,
         dtype=variant.dtype,
         head_dim=variant.dims[0],
         v_head_dim=variant.dims[1],
@@ -220,13 +223,12 @@ def _launch(variant: Variant, config: KernelConfig, num_blocks: int) -> Launch:
 
 def examine_backward(name: str, variant: Variant, *, has_dq: bool) -> dict[str, Any]:
     """The same of dK, dV and (unless it is to be deterministic) dQ."""
-    config = KernelConfig(
-        direction="dkdv", block_m=64, block_n=128, num_warps=8, num_stages=2, kernel="gluon"
-    )
+    config = _chosen(variant, "dkdv")
     kernel, measured = compile_measured(lambda: _backward(variant, config, has_dq), TARGET)
     kinds = 1 + variant.has_patterns + (variant.num_intervals > 0)
     return {
         "name": f"backward {name}",
+        "budget": _budget(variant, config),
         "num_loops": 2 * kinds,
         **measured,
         "loops": [_fields(loop) for loop in product_loops(_disassembled(kernel))],
