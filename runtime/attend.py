@@ -64,6 +64,7 @@ def attention(
     return_lse: Literal[False] = ...,
     kernel: str | None = ...,
     permuted: bool = ...,
+    deterministic: bool | None = ...,
     configs: tuple[KernelConfig, ...] | None = ...,
 ) -> Tensor: ...
 
@@ -79,6 +80,7 @@ def attention(
     return_lse: Literal[True],
     kernel: str | None = ...,
     permuted: bool = ...,
+    deterministic: bool | None = ...,
     configs: tuple[KernelConfig, ...] | None = ...,
 ) -> tuple[Tensor, Tensor]: ...
 
@@ -93,6 +95,7 @@ def attention(
     return_lse: bool = False,
     kernel: str | None = None,
     permuted: bool = False,
+    deterministic: bool | None = None,
     configs: tuple[KernelConfig, ...] | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Softmax attention over the keys that the plan's mask shows to each query.
@@ -104,9 +107,11 @@ def attention(
     softmax_scale  multiplies q · k; 1 / sqrt(head_dim) if None
     return_lse     also return the natural log-sum-exp, float32[batch, num_q_heads, q_len]; it
                    is differentiable
-    kernel         "gluon" (Hopper; backward "triton"), "triton" or "reference"; chosen by device,
-                   dtype and head_dim if None
+    kernel         "gluon" (Hopper), "triton" or "reference"; chosen by device, dtype and head_dim
+                   if None
     permuted       q, k and v are already in the plan's order (`plan.permute`); so is the result
+    deterministic  gradients have the same bits in every run;
+                   as `torch.use_deterministic_algorithms` says if None.  Results always have
     configs        one KernelConfig per direction (forward, dkdv, dq) instead of the shipped ones
 
     A query that sees no key gives output 0, LSE -inf and gradient 0.  A key that no query sees
@@ -126,9 +131,13 @@ def attention(
         ready = plan.ready.get(key)
         if ready is not None and operator.is_here(q):
             return ready(q, k, v, return_lse)  # type: ignore[no-any-return]
+    if deterministic is None:
+        deterministic = needs_grad and torch.are_deterministic_algorithms_enabled()
+    is_deterministic = deterministic and needs_grad
     out, lse = _attend(
-        q, k, v, plan, softmax_scale, return_lse, kernel, permuted, configs, needs_grad, key
-    )
+        q, k, v, plan, softmax_scale, return_lse, kernel, permuted, configs, needs_grad,
+        is_deterministic, key,
+    )  # fmt: skip
     return (out, lse) if return_lse else out
 
 
@@ -143,6 +152,7 @@ def _attend(
     permuted: bool,
     configs: tuple[KernelConfig, ...] | None,
     needs_grad: bool,
+    is_deterministic: bool,
     key: Hashable,
 ) -> tuple[Tensor, Tensor]:
     """The long way: check, prepare, reorder; (out, lse).
@@ -157,7 +167,6 @@ def _attend(
     scale = checked_scale(softmax_scale, q.shape[-1])
     heads = (q.shape[0], q.shape[1], k.shape[1], q.shape[3], v.shape[3])
     reorders = plan.is_permuted and not permuted
-    is_deterministic = needs_grad and torch.are_deterministic_algorithms_enabled()
     kind = CallKind(
         *heads, q.dtype, q.device, needs_grad, kernel, configs, reorders, is_deterministic
     )

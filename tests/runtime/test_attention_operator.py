@@ -14,7 +14,7 @@ from cmask.grammar.source import Source
 from cmask.runtime.attend import attention
 from cmask.runtime.kernels import choose_kernel, operator
 from cmask.runtime.kernels.config import Direction, KernelConfig
-from cmask.runtime.kernels.prepare import check_config
+from cmask.runtime.kernels.prepare import CallKind, check_config, prepare
 from cmask.runtime.mask import Plan
 from support import dense
 from support.dense import DensePlan
@@ -238,6 +238,38 @@ def test_a_config_that_a_kernel_has_is_taken() -> None:
         ("dq", 9, 9, "triton"),
     ):
         check_config(config_of(*config), "gluon", 128, 128)
+
+
+@pytest.mark.parametrize(("deterministic", "kernels"), [(True, "ggt"), (False, "gg")])
+def test_a_deterministic_backward_on_hopper_makes_dq_apart(
+    deterministic: bool, kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cmask.runtime.kernels.prepare._check", lambda *_: None)
+    monkeypatch.setattr("cmask.runtime.kernels.prepare._resources", lambda _: (227 << 10, 90))
+    cpu, plan = torch.device("cpu"), DensePlan(dense.causal(300, 300))
+    kind = CallKind(
+        1, 4, 2, 128, 128, torch.bfloat16, cpu, True, "gluon", None, False, deterministic
+    )
+    launches = prepare(plan, kind).launches
+    assert "".join("tg"[launch.is_gluon] for launch in launches) == kernels
+
+
+def test_an_argument_asks_for_deterministic_gradients(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def spy(plan: DensePlan, kind: CallKind) -> Any:
+        asked.append(kind.is_deterministic)
+        return prepare(plan, kind)
+
+    monkeypatch.setattr("cmask.runtime.attend.prepare", spy)
+    for deterministic in (None, True, False):
+        plan = DensePlan(dense.causal(20, 30), "pattern", device)
+        q, k, v = (x.to(device) for x in tensors(plan))
+        attention(q, k, v, plan, deterministic=deterministic)
+    attention(q.detach(), k.detach(), v.detach(), plan, deterministic=True)  # a result always is
+    assert asked == [False, True, False, False]
 
 
 def test_a_plan_serves_only_its_own_device() -> None:

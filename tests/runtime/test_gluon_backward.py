@@ -22,6 +22,15 @@ BY_KEY = KernelConfig(
 )
 
 
+def trained(name: str, length: int, seed: int = 0) -> tuple[Any, ...]:
+    """(plan, q, k, v, grad_out) of a shipped mask; the kernels are those that are chosen."""
+    plan = shipped(name, length).bind(device="cuda")
+    q, k, v = random_inputs(plan, heads=(4, 2), dims=(128, 128), dtype=torch.bfloat16)
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    grad_out = torch.randn(q.shape, device="cuda", generator=generator).to(q.dtype)
+    return plan, *(x.requires_grad_() for x in (q, k, v)), grad_out
+
+
 @pytest.mark.parametrize("name", masks.names())
 def test_a_shipped_mask_has_its_gradients(name: str) -> None:
     plan = shipped(name, 1500).bind(device="cuda")
@@ -74,29 +83,27 @@ def test_what_nobody_sees_may_hold_nan() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_it_is_deterministic_where_torch_is_asked_to_be() -> None:
-    plan = shipped("shared_prompt", 2048).bind(device="cuda")
-    q, k, v = random_inputs(plan, heads=(8, 2), dims=(128, 128), dtype=torch.bfloat16)
-    torch.use_deterministic_algorithms(True)
+@pytest.mark.parametrize("asked_by", ["torch", "argument"])
+def test_it_is_deterministic_where_it_is_asked_to_be(asked_by: str) -> None:
+    """Under load from another stream, too."""
+    plan, q, k, v, grad_out = trained("shared_prompt", 2048)
+    deterministic = True if asked_by == "argument" else None
+    side, noise = torch.cuda.Stream(), torch.randn(8192, 8192, device="cuda")
+    torch.use_deterministic_algorithms(asked_by == "torch")
     try:
-        first, _ = results(q, k, v, plan, "gluon", configs=(BY_KEY,))
+        first = None
         for _ in range(20):
-            again, _ = results(q, k, v, plan, "gluon", configs=(BY_KEY,))
-            assert all(map(torch.equal, first, again))
+            with torch.cuda.stream(side):
+                noise = noise.sin()
+            out = attention(q, k, v, plan, deterministic=deterministic)
+            grads = torch.autograd.grad(out, (q, k, v), grad_out)
+            first = grads if first is None else first
+            assert all(map(torch.equal, first, grads))
     finally:
         torch.use_deterministic_algorithms(False)
 
 
 # ------------------------------------------------------------------ as training code calls it
-
-
-def trained(name: str, length: int, seed: int = 0) -> tuple[Any, ...]:
-    """(plan, q, k, v, grad_out) of a shipped mask; the kernels are those that are chosen."""
-    plan = shipped(name, length).bind(device="cuda")
-    q, k, v = random_inputs(plan, heads=(4, 2), dims=(128, 128), dtype=torch.bfloat16)
-    generator = torch.Generator(device="cuda").manual_seed(seed)
-    grad_out = torch.randn(q.shape, device="cuda", generator=generator).to(q.dtype)
-    return plan, *(x.requires_grad_() for x in (q, k, v)), grad_out
 
 
 def close(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
