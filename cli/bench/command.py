@@ -202,7 +202,7 @@ def conclude(settings: Settings, outcome: Outcome, gpu: str) -> int:
     if outcome.left_out:
         typer.echo(f"left out: {', '.join(outcome.left_out)}", err=True)
     if settings.plot is not None and outcome.groups:
-        drawn = svg(outcome.groups, f"Attention on {gpu}, {settings.dtype}")
+        drawn = svg(outcome.groups, f"Attention on {gpu}, {settings.dtype}, rested")
         _written(settings.plot, lambda path: path.write_text(drawn, encoding="utf-8"))
     if outcome.is_interrupted:
         typer.echo("interrupted: what is above was measured", err=True)

@@ -19,7 +19,7 @@ HOPPER_BACKWARD = KernelConfig(
 
 def ours(problem: Problem, kernel: str | None, direction: Direction) -> Attention:
     """`attention` itself."""
-    return Attention(_by(problem, kernel, direction), "a plan bound once")
+    return Attention(_by(problem, kernel, direction))
 
 
 def with_lse(problem: Problem, kernel: str | None) -> tuple[Tensor, Tensor]:

@@ -10,11 +10,9 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from cmask.cli.bench.rows import Group, count, names_of
-from cmask.cli.bench.settings import OURS
 
 _PANEL = (250, 170)  # drawn size [pixels]
 _MARGIN = (56, 34, 14, 40)  # left, top, right, bottom
-_ACROSS = 3
 _COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#777777")
 _DASHES = ("", "6 3", "2 2", "8 3 2 3", "4 4", "1 3", "10 4", "3 1")
 _DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
@@ -27,7 +25,9 @@ def svg(groups: Sequence[Group], title: str) -> str:
     """All panels, and which line is which."""
     panels = list(dict.fromkeys((group.mask, group.direction) for group in groups))
     names = names_of(groups)
-    across = min(_ACROSS, max(1, len(panels)))
+    # both directions of a mask stand side by side
+    most = 4 if len({direction for _, direction in panels}) > 1 else 3
+    across = min(most, max(1, len(panels)))
     wide, high = _PANEL[0] + _MARGIN[0] + _MARGIN[2], _PANEL[1] + _MARGIN[1] + _MARGIN[3]
     below = 40 + high * math.ceil(len(panels) / across)
     width = max(wide * across, 480)
@@ -126,14 +126,13 @@ def _legend(names: Sequence[str], width: int, top: int) -> Iterator[tuple[int, s
     """(line, element): a piece of each line with its name, wrapped at the width."""
     x, row = 12.0, 0
     for number, name in enumerate(names):
-        text = name if name != OURS else f"{OURS} (rested, by graph)"
-        needed = 44 + 6.6 * len(text)
+        needed = 44 + 6.6 * len(name)
         if x > 12 and x + needed > width:
             x, row = 12.0, row + 1
         y = top + 14 + 22 * row
         for element in _drawn([(x, y - 4), (x + 26, y - 4)], number):
             yield row, element
-        yield row, f'<text x="{x + 33:.1f}" y="{y}">{escape(text)}</text>'
+        yield row, f'<text x="{x + 33:.1f}" y="{y}">{escape(name)}</text>'
         x += needed
 
 

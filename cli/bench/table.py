@@ -14,7 +14,7 @@ LEGEND = (
     "share of a product of 8192³ in the same run.  cmask ÷ it: how many times as fast cmask is.",
     "Spread: longest time by shortest.  Error: sampled vectors against float64.  *: no graph.",
 )
-_WIDTHS = (16, 9, 11, 11, 11, 13, 7, 9, 7)
+_WIDTHS = (16, 9, 11, 11, 11, 13, 8, 9, 9)
 _HEADING = (
     "implementation",
     "ms",
@@ -36,21 +36,31 @@ def group_lines(group: Group) -> list[str]:
     """One mask in one direction: a line an implementation, and what there is to say of them."""
     lines = ["", _title(group), _columns(_HEADING)]
     lines += [_line(group, result) for result in group.results]
-    lines += [cut(f"  {r.name}: {r.spelling}") for r in group.results if r.spelling]
-    lines += [cut(f"  {r.name}: {r.detail}") for r in group.results if r.is_ok and r.detail]
-    lines += [
-        cut(f"  {r.name}: eager, no graph: {r.no_graph}") for r in group.results if r.no_graph
-    ]
+    lines += _notes((r.name, r.spelling) for r in group.results)
+    lines += _notes((r.name, r.detail) for r in group.results if r.is_ok)
+    lines += _notes((r.name, r.no_graph and f"no graph: {r.no_graph}") for r in group.results)
     lines += binding_lines(group.binding) if group.binding else []
-    if group.ceiling and group.ceiling.is_ok:
-        speeds = [
-            CEILING_FLOPS / ms / 1e9 if ms else None
-            for ms in map(group.ceiling.times.median, REGIMES)
-        ]
-        lines.append(f"  matrix product of 8192³: {pair(speeds)} TFLOP/s")
+    lines += _ceiling_lines(group.ceiling) if group.ceiling else []
     if group.before or group.after:
         lines.append(cut(f"  before {group.before}; after {group.after}"))
     return lines
+
+
+def _notes(said: Iterable[tuple[str, str]]) -> list[str]:
+    """What there is to say, once, behind the names of those of whom it is true."""
+    names: dict[str, list[str]] = {}
+    for name, text in said:
+        if text:
+            names.setdefault(text, []).append(name)
+    return [cut(f"  {', '.join(those)}: {text}") for text, those in names.items()]
+
+
+def _ceiling_lines(ceiling: Result) -> list[str]:
+    if not ceiling.is_ok:
+        return [cut(f"  matrix product of 8192³: {ceiling.status} {ceiling.detail}")]
+    times = [ceiling.times.median(regime) for regime in REGIMES]
+    speeds = pair(CEILING_FLOPS / ms / 1e9 if ms else None for ms in times)
+    return [f"  matrix product of 8192³: {speeds} TFLOP/s"]
 
 
 def _title(group: Group) -> str:
