@@ -43,8 +43,10 @@ def binding_of(problem: Problem) -> Binding:
         return binding
     arguments = (p.mask_mod(p.case.spellings[0]), None, None, *p.lengths)
     eager = _cost(lambda: create_block_mask(*arguments, device=p.q.device))
-    fast = torch.compile(create_block_mask)
-    compiled = _cost(lambda: fast(*arguments, device=p.q.device)) if p.compiles else Cost(None)
+    compiled = Cost(None)
+    if p.compiles:
+        fast = torch.compile(create_block_mask)
+        compiled = _cost(lambda: fast(*arguments, device=p.q.device))
     return replace(
         binding,
         eager_ms=eager.ms,
