@@ -76,6 +76,8 @@ def lengths_of(tokens: int, seed: int) -> list[User]:
     """Random lengths that fill `tokens`: the last history takes what is left."""
     random = np.random.default_rng(seed)
     unit = max(4, tokens // 128)
+    if tokens < CONTEXT + 8 * unit:
+        raise SystemExit(f"--tokens must be at least {CONTEXT + 8 * unit}, got {tokens}")
     users: list[User] = []
     left = tokens
     while left >= CONTEXT + 8 * unit:  # the longest user

@@ -75,6 +75,8 @@ def lengths_of(tokens: int, seed: int) -> list[Group]:
     """Random lengths that fill `tokens`: the last answer takes what is left."""
     random = np.random.default_rng(seed)
     unit = max(4, tokens // 128)  # some 20 groups
+    if tokens < 10 * unit:
+        raise SystemExit(f"--tokens must be at least {10 * unit}, got {tokens}")
     groups: list[Group] = []
     left = tokens
     while left >= 10 * unit:  # the longest group
