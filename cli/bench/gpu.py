@@ -86,7 +86,7 @@ class GpuBench:
             torch._dynamo.reset()
         entries = []
         for name, kernel in {OURS: None, **self._settings.kernels}.items():
-            attention = partial(ours, p, kernel, direction)
+            attention = partial(ours, p, kernel)
             entries.append(_entry(p, name, attention, direction, partial(checks.ours, kernel)))
         against = self._settings.against
         for name, make in peers_of(p, installed() if against is None else against):

@@ -131,7 +131,7 @@ def answers() -> dict[str, tuple[Checks, tuple[Tensor, ...]]]:
     problem = make_problem(CASES["hstu"](256), SMALL)
     found: dict[str, tuple[Checks, tuple[Tensor, ...]]] = {}
     for direction in DIRECTIONS:
-        good = contender(problem, ours(problem, None, direction), direction)
+        good = contender(problem, ours(problem, None), direction)
         found[direction] = Checks(problem, direction), good.results(good.call())
     return found
 
