@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+import torch
+
+if not torch.cuda.is_available():
+    # read when triton is imported, which torch's compiler does, too: before any test module
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,16 +29,10 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for_gpu = [item for item in items if item.get_closest_marker("gpu")]
-    if for_gpu and not _has_cuda():
+    if for_gpu and not torch.cuda.is_available():
         for item in for_gpu:
             item.add_marker(pytest.mark.skip(reason="this machine has no CUDA device"))
     if not config.getoption("--slow"):
         for item in items:
             if item.get_closest_marker("slow"):
                 item.add_marker(pytest.mark.skip(reason="needs minutes; run with --slow"))
-
-
-def _has_cuda() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
