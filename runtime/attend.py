@@ -110,8 +110,8 @@ def attention(
     kernel         "gluon" (Hopper), "triton" or "reference"; chosen by device, dtype and head_dim
                    if None
     permuted       q, k and v are already in the plan's order (`plan.permute`); so is the result
-    deterministic  gradients have the same bits in every run;
-                   as `torch.use_deterministic_algorithms` says if None.  Results always have
+    deterministic  gradients have the same bits in every run, as results always have; if None, as
+                   `torch.use_deterministic_algorithms` says
     configs        one KernelConfig per direction (forward, dkdv, dq) instead of the shipped ones
 
     A query that sees no key gives output 0, LSE -inf and gradient 0.  A key that no query sees

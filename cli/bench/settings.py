@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from cmask.cli.values import ValueFault, parse_count
+from cmask.runtime.kernels import NAMES
 
 Direction = Literal["fwd", "bwd"]
 
@@ -16,7 +17,6 @@ T = TypeVar("T", bound=str)
 DIRECTIONS: tuple[Direction, ...] = ("fwd", "bwd")
 PEERS = ("flex-fa4", "fa4", "cudnn", "flex", "sdpa")
 OURS = "cmask"
-KERNELS = ("gluon", "triton", "reference")
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 BACKWARD_FLOPS = 2.5  # of the forward's: five products of matrices instead of two
 BUDGET_S = 1200.0
@@ -119,8 +119,8 @@ def parse_kernels(texts: tuple[str, ...]) -> dict[str, str]:
     found: dict[str, str] = {}
     for item in (item for text in texts for item in _items(text)):
         name, _, kernel = (part.strip() for part in item.partition("="))
-        if not name or kernel not in KERNELS:
-            known = ", ".join(KERNELS)
+        if not name or kernel not in NAMES:
+            known = ", ".join(NAMES)
             raise ValueFault(f"`{item}` is no NAME=KERNEL with one of the kernels {known}")
         if name in found or name == OURS or name in PEERS:
             raise ValueFault(f"`{name}` is a column already; take another name for {kernel}")

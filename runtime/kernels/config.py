@@ -165,14 +165,14 @@ _GLUON: _Shapes = (  # of (64, 64), two programs share a multiprocessor
     (128, 64, 8, 2),
     (64, 64, 4, 2),
 )
-GLUON_SHAPES: dict[Direction, tuple[tuple[int, int], ...]] = {
-    "forward": tuple((m, n) for m, n, _, _ in _GLUON),
-    "dkdv": ((64, 128),),
-}
-GLUON_BACKWARD_DIMS = ((64, 64), (128, 128))  # head_dim of q and v
-_GLUON_BACKWARD = KernelConfig(  # dQ comes with it
+GLUON_BACKWARD = KernelConfig(  # dQ comes with it
     direction="dkdv", block_m=64, block_n=128, num_warps=8, num_stages=2, kernel="gluon"
 )
+GLUON_BACKWARD_DIMS = ((64, 64), (128, 128))  # head_dim of q and v
+GLUON_SHAPES: dict[Direction, tuple[tuple[int, int], ...]] = {
+    "forward": tuple((m, n) for m, n, _, _ in _GLUON),
+    "dkdv": ((GLUON_BACKWARD.block_m, GLUON_BACKWARD.block_n),),
+}
 _FLOAT32: _Shapes = (
     (32, 32, 8, 2),
     (32, 32, 8, 1),
@@ -205,11 +205,11 @@ def choose_config(
     operands = "shared" if 90 <= architecture < 120 else "registers"
     most = MAX_ACCUMULATORS[dtype if dtype == "float32" else operands]
     if kernel == "gluon" and direction == "dkdv" and (head_dim, v_head_dim) in GLUON_BACKWARD_DIMS:
-        needed = _GLUON_BACKWARD.shared_memory_bytes(
+        needed = GLUON_BACKWARD.shared_memory_bytes(
             head_dim=head_dim, v_head_dim=v_head_dim, itemsize=itemsize
         )
         if needed <= shared_memory_limit:
-            return _GLUON_BACKWARD
+            return GLUON_BACKWARD
     kernel = kernel if direction == "forward" else "triton"
     shapes = _FLOAT32 if dtype == "float32" else _HALF[direction]
     if kernel == "gluon":

@@ -82,10 +82,7 @@ class ReadyCall:
         """Output, and the log-sum-exp if it is asked for."""
         out = empty_output(q, v)
         lse = q.new_empty(q.shape[:3], dtype=torch.float32) if return_lse else None
-        launcher = self._launcher
-        if (q.data_ptr() | k.data_ptr() | v.data_ptr()) % ALIGNMENT:
-            launcher = launcher_of(q, k, v, out, self._launch)
-        launcher(q, k, v, out, lse, self._launch, self._scale)
+        self._launcher(q, k, v, out, lse, self._launch, self._scale)
         return out if lse is None else (out, lse)
 
 
@@ -185,7 +182,11 @@ class _Launcher:
         """One launch; nothing is read back.  lse: None where it is not wanted."""
         target = out
         starts = (q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr())
-        if not self.is_direct:
+        if self.is_direct:
+            if (starts[0] | starts[1] | starts[2] | starts[3]) % ALIGNMENT:  # of another kind
+                launcher_of(q, k, v, out, launch)(q, k, v, out, lse, launch, scale)
+                return
+        else:
             # the copies live until the launch is queued; the allocator keeps order on a stream
             q, k, v = (readable(x, launch.grid) for x in (q, k, v))
             target = out if is_readable(out, launch.grid) else aligned_zeros(out)

@@ -12,14 +12,10 @@ from torch.utils.checkpoint import checkpoint
 
 from cmask import masks
 from cmask.runtime import attention
-from cmask.runtime.kernels.config import KernelConfig
+from cmask.runtime.kernels.config import GLUON_BACKWARD
 from support.attending import check, plan_of, random_inputs, results, shipped
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
-
-BY_KEY = KernelConfig(
-    direction="dkdv", block_m=64, block_n=128, num_warps=8, num_stages=2, kernel="gluon"
-)
 
 
 def trained(name: str, length: int, seed: int = 0) -> tuple[Any, ...]:
@@ -35,7 +31,7 @@ def trained(name: str, length: int, seed: int = 0) -> tuple[Any, ...]:
 def test_a_shipped_mask_has_its_gradients(name: str) -> None:
     plan = shipped(name, 1500).bind(device="cuda")
     q, k, v = random_inputs(plan, heads=(4, 2), dims=(128, 128), dtype=torch.bfloat16)
-    check(q, k, v, plan, "gluon", configs=(BY_KEY,))
+    check(q, k, v, plan, "gluon", configs=(GLUON_BACKWARD,))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
@@ -45,14 +41,14 @@ def test_head_dims_and_dtypes(name: str, head_dim: int, dtype: torch.dtype) -> N
     plan = shipped(name, 1000).bind(device="cuda")
     dims = (head_dim, head_dim)
     q, k, v = random_inputs(plan, batch=2, heads=(6, 2), dims=dims, dtype=dtype)
-    check(q, k, v, plan, "gluon", configs=(BY_KEY,))
+    check(q, k, v, plan, "gluon", configs=(GLUON_BACKWARD,))
 
 
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 127, 128, 129, 200, 257])
 def test_a_length_works(length: int) -> None:
     plan = plan_of("region text; text sees text: causal", text=length)
     q, k, v = random_inputs(plan, heads=(2, 1), dims=(64, 64), dtype=torch.bfloat16)
-    check(q, k, v, plan, "gluon", configs=(BY_KEY,))
+    check(q, k, v, plan, "gluon", configs=(GLUON_BACKWARD,))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -66,16 +62,16 @@ def test_rows_have_several_intervals(count: int) -> None:
     plan = plan_of(body, q=rows, k=500, func=func)
     assert plan.device_descriptor(64, 128).num_intervals > 0
     q, k, v = random_inputs(plan, heads=(1, 1), dims=(64, 64), dtype=torch.bfloat16)
-    check(q, k, v, plan, "gluon", configs=(BY_KEY,))
+    check(q, k, v, plan, "gluon", configs=(GLUON_BACKWARD,))
 
 
 def test_what_nobody_sees_may_hold_nan() -> None:
     body = "query region q; key region k; q sees k: first(300)"
     plan = plan_of(body, q=200, k=400)
     q, k, v = random_inputs(plan, heads=(2, 1), dims=(64, 64), dtype=torch.bfloat16)
-    expected, _ = results(q, k, v, plan, "gluon", configs=(BY_KEY,))
+    expected, _ = results(q, k, v, plan, "gluon", configs=(GLUON_BACKWARD,))
     k[:, :, 300:] = v[:, :, 300:] = torch.nan
-    found, _ = results(q, k, v, plan, "gluon", configs=(BY_KEY,))
+    found, _ = results(q, k, v, plan, "gluon", configs=(GLUON_BACKWARD,))
     assert found.dq.isfinite().all()
     assert torch.equal(found.dk, expected.dk)
     assert (found.dk[:, :, 300:] == 0).all()

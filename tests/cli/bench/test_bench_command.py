@@ -72,7 +72,7 @@ def test_a_shipped_name_is_that_of_its_case() -> None:
         (("--seq", "1k,lots"), "`lots` is no number of tokens"),
         (("--direction", "up"), "`up` is no direction; there are fwd, bwd"),
         (("--dtype", "fp8"), "`fp8` is no dtype"),
-        (("--kernels", "new=cuda"), "gluon, triton, reference"),
+        (("--kernels", "new=cuda"), "reference, triton, gluon"),
         (("--kernels", "flex=triton"), "`flex` is a column already"),
         (("--rounds", "4"), "write 4,2"),
         (("causal", "--size", "text=64"), "`causal` has sizes of its own here"),
