@@ -27,7 +27,15 @@ from cmask.runtime.closed_form import (
 from cmask.runtime.derive.sizes import walk
 from cmask.runtime.descriptor import Descriptor
 from cmask.runtime.expressions import Entry
-from cmask.runtime.schema import FORMAT_VERSION, Body, FormatError, StoredBlocks, decode, encode
+from cmask.runtime.schema import (
+    FORMAT_VERSION,
+    Body,
+    FormatError,
+    StoredBlocks,
+    StoredConfig,
+    decode,
+    encode,
+)
 
 _MAX_BYTES = 1 << 30
 
@@ -68,6 +76,8 @@ def read_artifact(data: bytes) -> Body:
         check_closed_form(body.closed_form)
         for blocks in body.descriptors:
             check_blocks(blocks)
+        for config in body.configs:
+            check_config(config)
         if not set(body.given) <= body.names.keys():
             raise FormatError("a name was given without a value")
     except (FormatError, RecursionError) as error:
@@ -146,11 +156,18 @@ def _check_region(region: Region) -> None:
         raise FormatError(f"{Order.__name__} {region.order.kind!r} is unknown")
 
 
+def check_config(config: StoredConfig) -> None:
+    """Numbers that a kernel can be launched with; raises `FormatError`."""
+    _check_block(config)
+    if config.num_warps not in (1, 2, 4, 8, 16, 32) or not 1 <= config.num_stages <= 8:
+        raise FormatError("a configuration needs warps by a power of two, and 1 to 8 stages")
+    if not 1 <= config.head_dim < 2**31 or not 1 <= config.l2_mib < 2**20:
+        raise FormatError("a configuration needs a head dimension and a budget of L2")
+
+
 def check_blocks(blocks: StoredBlocks) -> None:
     """Every array fits its sizes and every index lies within bounds; raises `FormatError`."""
-    for name in ("block_m", "block_n"):
-        if getattr(blocks, name) not in (8, 16, 32, 64, 128):
-            raise FormatError(f"{name} must be 8, 16, 32, 64 or 128")
+    _check_block(blocks)
     if not (0 <= blocks.q_len < 2**31 and 0 <= blocks.kv_len < 2**31):
         raise FormatError("lengths must fit 31 bits")
     owners, others = -(-blocks.q_len // blocks.block_m), -(-blocks.kv_len // blocks.block_n)
@@ -171,6 +188,12 @@ def check_blocks(blocks: StoredBlocks) -> None:
         blocks.unread_runs.min() < 0 or blocks.unread_runs.max() > others * blocks.block_n
     ):
         raise FormatError("unread keys must lie within the keys")
+
+
+def _check_block(of: StoredBlocks | StoredConfig) -> None:
+    for name in ("block_m", "block_n"):
+        if getattr(of, name) not in (8, 16, 32, 64, 128):
+            raise FormatError(f"{name} must be 8, 16, 32, 64 or 128")
 
 
 def _check_lists(

@@ -21,7 +21,7 @@ from cmask.runtime.derive.facts import Facts
 from cmask.runtime.derive.sizes import BindError, bind_names
 from cmask.runtime.descriptor import Descriptor
 from cmask.runtime.expressions import Value
-from cmask.runtime.schema import Body
+from cmask.runtime.schema import Body, StoredConfig
 
 if TYPE_CHECKING:
     import torch
@@ -97,12 +97,14 @@ class Mask:
                 for s in self.body.descriptors
                 if (s.q_len, s.kv_len) == bound.slot_lengths
             }
-        return Plan(bound, device, stored, _shape=shape)
+        measured = tuple(c for c in self.body.configs if c.measured is not None)
+        return Plan(bound, device, stored, measured=measured, _shape=shape)
 
     def _forward_shape(self) -> tuple[int, int] | None:
         """What the compiler chose for the Hopper forward."""
         for config in self.body.configs:
-            if (config.target, config.kernel, config.head_dim) == ("sm_90", "gluon", 128):
+            key = (config.target, config.kernel, config.direction, config.head_dim)
+            if config.measured is None and key == ("sm_90", "gluon", "forward", 128):
                 return config.block_m, config.block_n
         return None
 
@@ -138,6 +140,8 @@ class Plan:
     permutes by itself; a model can do it once instead of once per layer:
 
         x = plan.permute(x); ...; attention(q, k, v, plan, permuted=True); ...; plan.unpermute(x)
+
+    measured: the configurations that tuning found for the mask; calls on such a device take them.
     """
 
     bound: BoundMask
@@ -145,6 +149,7 @@ class Plan:
     _descriptors: dict[tuple[int, int], Descriptor] = field(default_factory=dict)
     _on_device: dict[tuple[int, int], DeviceDescriptor] = field(default_factory=dict)
     _orders: dict[tuple[str, torch.device], TokenOrder | None] = field(default_factory=dict)
+    measured: tuple[StoredConfig, ...] = ()
     prepared: dict[CallKind, Prepared] = field(default_factory=dict)
     ready: dict[Hashable, Callable[..., Any]] = field(default_factory=dict)
     _shape: tuple[int, int] | None = None

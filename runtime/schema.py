@@ -9,7 +9,8 @@ An artifact is one msgpack map:
 Rules for change: a field never changes meaning or unit; a new field is optional, with a default,
 and old readers skip it; anything else raises `FORMAT_VERSION`, and a reader refuses versions
 that it does not know.  Arrays are {dtype, shape, data} with little-endian data.  The same input
-gives the same bytes: no dates, no paths, no order that depends on a hash.
+gives the same bytes: no dates but those of measurements, no paths, no order that depends on a
+hash.
 
 Values are coded by their declared types: dataclasses as maps with a `type`, tuples as lists,
 enumerations of dataclasses by `type`.  Reading checks every type and trusts nothing.
@@ -64,7 +65,10 @@ class StoredBlocks:
 class StoredConfig:
     """Launch parameters of one kernel for one target.
 
-    measured: what tuning measured {"latency_ms", "device", "versions", "date"}, or None.
+    l2_mib: heads are worked on together while their keys and values fit in so much [MiB].
+    measured: what tuning measured, or None: "latency_ms" of a call (of dkdv and dq: of the whole
+        backward) and "default_ms" of the shipped configuration, "inputs", "device", "versions",
+        "date".
     """
 
     target: str
@@ -77,6 +81,7 @@ class StoredConfig:
     num_warps: int
     num_stages: int
     measured: dict[str, str | float] | None = None
+    l2_mib: int = 32
 
 
 @dataclass(frozen=True, slots=True)

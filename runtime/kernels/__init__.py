@@ -1,6 +1,8 @@
 """The kernels by name, and which one runs where.
 
 config.py            block shapes and launch parameters, chosen by a computed budget
+budget.py            what a device gives one program
+measured.py          what tuning found, as an artifact has it
 prepare.py           kernel, configurations and launches of one kind of call
 launch.py            what one launch takes of a descriptor
 device.py            a descriptor's arrays on a device, and the launches made of them

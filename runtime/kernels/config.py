@@ -7,19 +7,16 @@ smallest that always fits, and takes the first whose shared memory and registers
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
+
+from cmask.runtime.kernels.budget import SMALLEST_SHARED_MEMORY, Budget, shortage
 
 Direction = Literal["forward", "dkdv", "dq"]
 DIRECTIONS: tuple[Direction, ...] = ("forward", "dkdv", "dq")
 
-ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}  # [bytes]
 MAX_HEAD_DIM = 256
-SMALLEST_SHARED_MEMORY = 99 * 1024  # [bytes] sm_86, sm_89, sm_120; CUDA programming guide, 20.2
-# float32 registers a thread that may hold scores and results, of the 255 that it has: where a
-# warp group multiplies from shared memory, where operands need registers, too, and for float32
-# The Hopper forward's consumers hold the weights of a block, too.
-MAX_ACCUMULATORS = {"shared": 200, "registers": 100, "float32": 64, "gluon": 168}
+L2_MIB = 32  # an H200's L2 holds 50 MB
 _BARRIERS = 2816  # [bytes] mbarriers, scratch of reductions, pattern words
 _BARRIERS_GLUON = 1024  # [bytes] mbarriers, records of items, scratch
 _BARRIERS_SM_100 = 8192  # [bytes] more, as Triton 3.6 and 3.9 allocate
@@ -34,6 +31,7 @@ class KernelConfig:
     In both, `num_stages` blocks of what is walked are in flight.
     kernel  "triton", or "gluon" on Hopper: in the forward a warpgroup (4 warps) for each 64
             queries; dkdv in blocks of 64 × 128, and dQ with it
+    l2_mib  heads are worked on together while their keys and values fit in so much [MiB]
     """
 
     direction: Direction
@@ -42,6 +40,7 @@ class KernelConfig:
     num_warps: int
     num_stages: int
     kernel: str = "triton"
+    l2_mib: int = L2_MIB
 
     def shared_memory_bytes(
         self, *, head_dim: int, v_head_dim: int, itemsize: int, architecture: int = 90
@@ -114,14 +113,14 @@ class KernelConfig:
             "block_n": self.block_n,
             "num_warps": self.num_warps,
             "num_stages": self.num_stages,
+            "l2_mib": self.l2_mib,
             "measured": None if measured is None else dict(measured),
         }
 
     @staticmethod
-    def from_fields(fields: Mapping[str, Any]) -> KernelConfig:
+    def from_fields(values: Mapping[str, Any]) -> KernelConfig:
         """The inverse of `to_fields`."""
-        names = ("kernel", "direction", "block_m", "block_n", "num_warps", "num_stages")
-        return KernelConfig(**{name: fields[name] for name in names})
+        return KernelConfig(**{each.name: values[each.name] for each in fields(KernelConfig)})
 
 
 # (block_m, block_n, num_warps, num_stages), fastest first.  The first of each list was the
@@ -201,21 +200,36 @@ def choose_config(
     architecture: compute capability as one number, 90 for sm_90.
     Raises ValueError if none fits.
     """
-    itemsize = ITEMSIZE[dtype]
-    operands = "shared" if 90 <= architecture < 120 else "registers"
-    most = MAX_ACCUMULATORS[dtype if dtype == "float32" else operands]
-    if kernel == "gluon" and direction == "dkdv" and (head_dim, v_head_dim) in GLUON_BACKWARD_DIMS:
-        needed = GLUON_BACKWARD.shared_memory_bytes(
-            head_dim=head_dim, v_head_dim=v_head_dim, itemsize=itemsize
-        )
-        if needed <= shared_memory_limit:
-            return GLUON_BACKWARD
+    budget = Budget(
+        dtype=dtype,
+        head_dim=head_dim,
+        v_head_dim=v_head_dim,
+        shared_memory_limit=shared_memory_limit,
+        architecture=architecture,
+    )
+    for config in listed_configs(direction, budget, kernel, shape):
+        if not shortage(config, budget):
+            return config
+    raise ValueError(
+        f"no configuration of the {direction} kernel fits {shared_memory_limit} bytes of shared "
+        f"memory with head_dim {head_dim}, v head_dim {v_head_dim} and {dtype}"
+    )
+
+
+def listed_configs(
+    direction: Direction, budget: Budget, kernel: str, shape: tuple[int, int] | None = None
+) -> list[KernelConfig]:
+    """What `choose_config` chooses from, whether it fits or not."""
+    configs = []
+    dims = (budget.head_dim, budget.v_head_dim)
+    if kernel == "gluon" and direction == "dkdv" and dims in GLUON_BACKWARD_DIMS:
+        configs.append(GLUON_BACKWARD)
     kernel = kernel if direction == "forward" else "triton"
-    shapes = _FLOAT32 if dtype == "float32" else _HALF[direction]
+    shapes = _FLOAT32 if budget.dtype == "float32" else _HALF[direction]
     if kernel == "gluon":
         shapes = tuple(sorted(_GLUON, key=lambda s: s[:2] != (shape or _GLUON[0][:2])))
-    for m, n, warps, stages in shapes:
-        config = KernelConfig(
+    return configs + [
+        KernelConfig(
             direction=direction,
             block_m=m,
             block_n=n,
@@ -223,22 +237,8 @@ def choose_config(
             num_stages=stages,
             kernel=kernel,
         )
-        needed = config.shared_memory_bytes(
-            head_dim=head_dim,
-            v_head_dim=v_head_dim,
-            itemsize=itemsize,
-            architecture=architecture,
-        )
-        held = config.accumulators(head_dim=head_dim, v_head_dim=v_head_dim)
-        limit = most
-        if kernel == "gluon":  # a program of one warpgroup starts with 128 registers a thread
-            limit = MAX_ACCUMULATORS["registers" if m == 64 else "gluon"]
-        if needed <= shared_memory_limit and held <= limit:
-            return config
-    raise ValueError(
-        f"no configuration of the {direction} kernel fits {shared_memory_limit} bytes of shared "
-        f"memory with head_dim {head_dim}, v head_dim {v_head_dim} and {dtype}"
-    )
+        for m, n, warps, stages in shapes
+    ]
 
 
 def programs_sharing(block_m: int) -> int:

@@ -86,7 +86,7 @@ class DeviceDescriptor:
         """
         by_key = config.direction == "dkdv"
         is_gluon = config.kernel == "gluon"
-        group = heads_in_flight(num_heads, heads_per_walk, bytes_per_walk)
+        group = heads_in_flight(num_heads, heads_per_walk, bytes_per_walk, config.l2_mib)
         walk = self._walk(by_key, is_gluon, num_heads, group)
         return Launch(
             offsets=walk.offsets,

@@ -12,18 +12,19 @@ from torch import Tensor
 from cmask.runtime.checks import listed
 from cmask.runtime.derive.boxes import GridRows
 from cmask.runtime.kernels import HALVES, NAMES, choose_kernel
+from cmask.runtime.kernels.budget import ITEMSIZE, SMALLEST_SHARED_MEMORY, Budget
 from cmask.runtime.kernels.config import (
     DIRECTIONS,
     GLUON_BACKWARD_DIMS,
     GLUON_SHAPES,
-    ITEMSIZE,
     MAX_HEAD_DIM,
-    SMALLEST_SHARED_MEMORY,
     KernelConfig,
     choose_config,
 )
 from cmask.runtime.kernels.device import DeviceDescriptor
 from cmask.runtime.kernels.launch import Launch
+from cmask.runtime.kernels.measured import Measured, kernel_of, measured_configs, of_kernel
+from cmask.runtime.schema import StoredConfig
 
 # the reference walks query blocks of this shape, backward too
 REFERENCE_CONFIG = KernelConfig(
@@ -83,6 +84,10 @@ class PreparesCalls(Protocol):
         """(block_m, block_n) of the Hopper forward by the cost model."""
 
     @property
+    def measured(self) -> tuple[StoredConfig, ...]:
+        """What tuning measured for the mask, on whichever device."""
+
+    @property
     def grid_rows(self) -> GridRows | None:
         """How kernels find slots in the caller's order; None where they cannot."""
 
@@ -100,10 +105,11 @@ def prepare(plan: PreparesCalls, kind: CallKind) -> Prepared:
     """
     if _full(plan.device) != kind.device:
         raise ValueError(f"q must be on the plan's device {plan.device}, got {kind.device}")
-    kernel = _kernel(kind)
+    measured = _measured(kind, plan.measured)
+    kernel = _kernel(kind, measured)
     group = kind.num_q_heads // kind.num_kv_heads
     launches = []
-    for config in _configs(kind, kernel, plan):
+    for config in _configs(kind, kernel, plan, measured):
         descriptor = plan.device_descriptor(config.block_m, config.block_n)
         by_key = config.direction == "dkdv"
         tokens = descriptor.host.q_len * group if by_key else descriptor.host.kv_len
@@ -134,7 +140,24 @@ def _in_callers_order(launch: Launch, plan: PreparesCalls) -> Launch:
     )
 
 
-def _kernel(kind: CallKind) -> str:
+def _measured(kind: CallKind, stored: tuple[StoredConfig, ...]) -> Measured:
+    """What was measured on such a device for such a call; nothing where the caller chooses."""
+    if not stored or kind.configs is not None or kind.device.type != "cuda":
+        return {}
+    if _name(kind.dtype) not in ITEMSIZE:
+        return {}
+    limit, architecture = _resources(kind.device)
+    budget = Budget(
+        dtype=_name(kind.dtype),
+        head_dim=kind.head_dim,
+        v_head_dim=kind.v_head_dim,
+        shared_memory_limit=limit,
+        architecture=architecture,
+    )
+    return measured_configs(stored, budget)
+
+
+def _kernel(kind: CallKind, measured: Measured) -> str:
     dtype, largest = _name(kind.dtype), max(kind.head_dim, kind.v_head_dim)
     device, kernel = kind.device, kind.kernel
     given = [config.kernel for config in kind.configs or () if config.direction == "forward"]
@@ -150,6 +173,8 @@ def _kernel(kind: CallKind) -> str:
             )
         return chosen
     if kernel not in NAMES:
+    if kernel is None:
+        kernel = kernel_of(measured, needs_grad=kind.needs_grad)
         raise ValueError(f"kernel must be one of {listed(NAMES)}, got {kernel!r}")
     if kernel != "reference":
         _check(kernel, dtype, largest, device)
@@ -172,7 +197,9 @@ def _check(kernel: str, dtype: str, head_dim: int, device: torch.device) -> None
         raise ValueError(f'q must be on a CUDA device for kernel="triton", got {device}')
 
 
-def _configs(kind: CallKind, kernel: str, plan: PreparesCalls) -> list[KernelConfig]:
+def _configs(
+    kind: CallKind, kernel: str, plan: PreparesCalls, measured: Measured
+) -> list[KernelConfig]:
     """One per direction; the forward's alone where no gradient will be asked for.
 
     None for dQ where it comes with dK and dV: sums in no fixed order.
@@ -180,11 +207,13 @@ def _configs(kind: CallKind, kernel: str, plan: PreparesCalls) -> list[KernelCon
     if kernel == "reference":
         return [REFERENCE_CONFIG]
     limit, architecture = _resources(kind.device)
-    given = {config.direction: config for config in kind.configs or ()}
+    given = of_kernel(measured, kernel)
+    given |= {config.direction: config for config in kind.configs or ()}
     for config in given.values():
         check_config(config, kernel, kind.head_dim, kind.v_head_dim)
     configs = [
         given.get(direction)
+    The caller's, or what was measured for the mask, or the shipped choice.
         or choose_config(
             direction,
             dtype=_name(kind.dtype),

@@ -10,17 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cmask.runtime.descriptor import Int32Array
+from cmask.runtime.kernels.config import L2_MIB
 
-L2_BUDGET = 32 << 20  # [bytes]; an H200's L2 holds 50 MB
 
-
-def heads_in_flight(num_heads: int, heads_per_walk: int, bytes_per_walk: int) -> int:
+def heads_in_flight(
+    num_heads: int, heads_per_walk: int, bytes_per_walk: int, l2_mib: int = L2_MIB
+) -> int:
     """How many heads to work on together: as many as fit in the budget, at least one walk.
 
     heads_per_walk: heads that read the same tensors (query heads that share a key head)
     bytes_per_walk: bytes of these tensors
+    l2_mib: the budget [MiB]
     """
-    walks = max(1, L2_BUDGET // max(1, bytes_per_walk))
+    walks = max(1, (l2_mib << 20) // max(1, bytes_per_walk))
     return max(1, min(num_heads, walks * heads_per_walk))
 
 

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from cmask.runtime.descriptor import unpack_pattern
+from cmask.runtime.kernels.budget import ITEMSIZE, SMALLEST_SHARED_MEMORY
 from cmask.runtime.kernels.config import (
     DIRECTIONS,
-    ITEMSIZE,
     MAX_HEAD_DIM,
-    SMALLEST_SHARED_MEMORY,
     Direction,
     KernelConfig,
     choose_config,

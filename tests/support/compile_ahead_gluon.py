@@ -24,7 +24,8 @@ from triton.runtime.driver import driver
 
 from cmask.runtime.derive.boxes import GridRows
 from cmask.runtime.kernels import gluon_backward_launch, gluon_forward_launch
-from cmask.runtime.kernels.config import ITEMSIZE, Direction, KernelConfig, choose_config
+from cmask.runtime.kernels.budget import ITEMSIZE
+from cmask.runtime.kernels.config import Direction, KernelConfig, choose_config
 from cmask.runtime.kernels.gluon_forward_sm90 import attention_forward
 from cmask.runtime.kernels.launch import Launch
 from support.ahead import SHARED_MEMORY, compile_measured, report

@@ -113,6 +113,7 @@ class DensePlan:
 
     is_permuted = False
     grid_rows = None
+    measured = ()
     forward_shape = (128, 128)
 
     @property

@@ -1,0 +1,77 @@
+"""What tuning measured, as an artifact has it: the configurations that a call can take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from cmask.runtime.kernels import HALVES
+from cmask.runtime.kernels.budget import Budget, shortage
+from cmask.runtime.kernels.config import (
+    DIRECTIONS,
+    GLUON_BACKWARD_DIMS,
+    GLUON_SHAPES,
+    Direction,
+    KernelConfig,
+)
+from cmask.runtime.schema import StoredConfig
+
+Measured = dict[Direction, KernelConfig]
+
+
+def measured_configs(stored: Sequence[StoredConfig], budget: Budget) -> Measured:
+    """Of each direction the one that was measured for this target, dtype and head dimension.
+
+    Only what the device can run: an artifact may come from elsewhere.
+    """
+    if budget.head_dim != budget.v_head_dim:
+        return {}
+    key = (f"sm_{budget.architecture}", budget.dtype, budget.head_dim)
+    found = [
+        KernelConfig.from_fields(asdict(config))
+        for config in stored
+        if config.measured is not None and (config.target, config.dtype, config.head_dim) == key
+    ]
+    return {
+        config.direction: config
+        for config in found
+        if _exists(config, budget) and not shortage(config, budget)
+    }
+
+
+def _exists(config: KernelConfig, budget: Budget) -> bool:
+    """Whether there is such a kernel."""
+    if config.direction not in DIRECTIONS or config.kernel not in ("triton", "gluon"):
+        return False
+    if config.kernel == "triton":
+        return min(config.block_m, config.block_n) >= 16  # a matrix product's least side
+    dims = (budget.head_dim, budget.v_head_dim)
+    return (
+        budget.architecture == 90
+        and budget.dtype in HALVES
+        and config.num_stages > 1  # it waits for the next block before it gives one back
+        and (config.block_m, config.block_n) in GLUON_SHAPES.get(config.direction, ())
+        and (config.direction == "forward" or dims in GLUON_BACKWARD_DIMS)
+    )
+
+
+def kernel_of(measured: Measured, *, needs_grad: bool) -> str | None:
+    """The kernel of a call by its measured forward; None if the usual one is to run.
+
+    A Hopper backward needs the Hopper forward: a portable forward is not worth its loss.
+    """
+    forward, dkdv = measured.get("forward"), measured.get("dkdv")
+    if forward is None:
+        return None
+    if needs_grad and dkdv is not None and dkdv.kernel == "gluon":
+        return dkdv.kernel
+    return forward.kernel
+
+
+def of_kernel(measured: Measured, kernel: str) -> Measured:
+    """What can run in a call by this kernel; its backward may be the portable one."""
+    return {
+        direction: config
+        for direction, config in measured.items()
+        if config.kernel == kernel or (direction != "forward" and config.kernel == "triton")
+    }
