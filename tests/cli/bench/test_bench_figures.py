@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,30 +17,17 @@ from cmask.cli.bench.record import write
 from cmask.cli.bench.rows import CEILING_FLOPS, Binding, Group, Result, Samples
 from cmask.cli.bench.run import Outcome
 from cmask.cli.bench.settings import Settings
+from support.bench_groups import group_of, timed
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def _timed(name: str, rested: float, sustained: float | None = None, **more: Any) -> Result:
-    times = Samples((rested,), () if sustained is None else (sustained,))
-    return Result(name, graph=times, eager=times, **more)
-
-
-def _group(*results: Result, **more: Any) -> Group:
-    """Of work that takes 1 ms at 1,000 TFLOP/s."""
-    given: dict[str, Any] = {
-        "mask": "causal", "direction": "fwd", "seq": 4096, "batch": 8, "heads": (16, 16),
-        "dims": (128, 128), "pairs": 8_390_656, "density": 0.5001, "flops": 1e12, **more,
-    }  # fmt: skip
-    return Group(**given, results=results)
-
-
-FULL = _group(
-    _timed("cmask", 1.5, 1.75, error=1.2e-3, host_us=17.0),
-    _timed("flex-fa4", 2.0, 2.5, spelling="q >= k", error=2e-3, difference=3e-3),
+FULL = group_of(
+    timed("cmask", 1.5, 1.75, error=1.2e-3, host_us=17.0),
+    timed("flex-fa4", 2.0, 2.5, spelling="q >= k", error=2e-3, difference=3e-3),
     Result("fa4", "missing", "ModuleNotFoundError: No module named 'flash_attn'"),
     Result("sdpa", eager=Samples((15.0,), (16.0,)), spelling="dense", no_graph="RuntimeError: no"),
-    ceiling=_timed("matmul", CEILING_FLOPS / 1e12, CEILING_FLOPS / 8e11),
+    ceiling=timed("matmul", CEILING_FLOPS / 1e12, CEILING_FLOPS / 8e11),
     binding=Binding(12.0, 2**20, 4096, 30.0, 10 * 2**30, "", 1.0, 2**24, "", 1052672),
     before="345 MHz, 79 W, 40",
     after="1900 MHz, 680 W, 62",
@@ -90,15 +76,15 @@ def test_a_group_is_printed_in_100_columns() -> None:
 
 
 def test_extreme_figures_keep_their_columns() -> None:
-    wide = _timed("flex-fa4:numbers", 12345.678, 12345.678, error=1e-300, host_us=123456.0)
-    lines = table.group_lines(_group(_timed("cmask", 0.001, 0.001), wide, mask="x" * 120))
+    wide = timed("flex-fa4:numbers", 12345.678, 12345.678, error=1e-300, host_us=123456.0)
+    lines = table.group_lines(group_of(timed("cmask", 0.001, 0.001), wide, mask="x" * 120))
     assert max(map(len, lines)) <= 100
 
 
 def test_the_summary_wraps_where_there_are_many_columns() -> None:
     names = ("cmask", "portable", "flex-fa4", "flex-fa4:numbers", "fa4", "cudnn", "flex", "sdpa")
     groups = [
-        _group(*(_timed(name, 1.0 + i, 2.0 + i) for i, name in enumerate(names)), mask=mask)
+        group_of(*(timed(name, 1.0 + i, 2.0 + i) for i, name in enumerate(names)), mask=mask)
         for mask in ("shared_prompt_packed", "causal")
     ]
     lines = table.summary_lines(groups)
@@ -118,7 +104,7 @@ def test_what_has_no_time_says_why_in_the_summary() -> None:
 
 
 def test_papers_figures_stand_beside_ours() -> None:
-    text = "\n".join(table.paper_lines([FULL, _group(*FULL.results, mask="hstu")]))
+    text = "\n".join(table.paper_lines([FULL, group_of(*FULL.results, mask="hstu")]))
     assert "÷ flex-fa4    1.33 / 1.43   paper 1.44" in text
     assert "paper 0.85 to 0.89" in text
 
@@ -129,15 +115,15 @@ def _drawn(groups: list[Group]) -> ET.Element:
 
 def test_the_plot_has_a_panel_a_mask_and_direction_and_a_line_an_implementation() -> None:
     groups = [
-        _group(
-            *(_timed(name, 4096 / seq + i) for i, name in enumerate(("cmask", "flex"))),
+        group_of(
+            *(timed(name, 4096 / seq + i) for i, name in enumerate(("cmask", "flex"))),
             mask=mask, direction=direction, seq=seq,
         )
         for mask in ("causal", "hstu") for direction in ("fwd", "bwd") for seq in (1024, 32768)
     ]  # fmt: skip
     root = _drawn(groups)
     texts = [element.text for element in root.iter(f"{SVG}text")]
-    for title in ("causal, forward", "causal, backward", "hstu, forward", "hstu, backward"):
+    for title in ("causal, forward", "causal, backward", "HSTU, forward", "HSTU, backward"):
         assert texts.count(title) == 1
     assert texts.count("1k") == texts.count("32k") == 4
     lines = [p for p in root.iter(f"{SVG}path") if p.get("stroke-dasharray")]
@@ -147,7 +133,7 @@ def test_the_plot_has_a_panel_a_mask_and_direction_and_a_line_an_implementation(
 
 def test_all_marks_lie_inside_the_picture() -> None:
     names = [f"variant{i}" for i in range(12)]
-    groups = [_group(*(_timed(n, 1.0 + i) for i, n in enumerate(names)), seq=s) for s in (64, 128)]
+    groups = [group_of(*(timed(n, 1.0 + i) for i, n in enumerate(names)), seq=s) for s in (64, 128)]
     root = _drawn(groups)
     width, height = map(float, str(root.get("viewBox")).split()[2:])
     panel = next(root.iter(f"{SVG}g"))
@@ -159,7 +145,7 @@ def test_all_marks_lie_inside_the_picture() -> None:
         assert 0 <= float(str(text.get("y"))) <= height
 
 
-@pytest.mark.parametrize("groups", [[FULL], [_group(Result("cmask", "memory"), flops=0.0)]])
+@pytest.mark.parametrize("groups", [[FULL], [group_of(Result("cmask", "memory"), flops=0.0)]])
 def test_a_plot_of_one_length_or_of_nothing_is_still_one(groups: list[Group]) -> None:
     assert _drawn(groups).find(f"{SVG}title") is not None
 
@@ -179,7 +165,7 @@ def test_json_has_every_sample_and_what_follows(tmp_path: Path) -> None:
 
 
 def test_errors_that_are_no_numbers_are_json_all_the_same(tmp_path: Path) -> None:
-    wrong = _group(Result("cmask", "WRONG", error=float("nan")), sizes={"cut": np.arange(2)})
+    wrong = group_of(Result("cmask", "WRONG", error=float("nan")), sizes={"cut": np.arange(2)})
     write(tmp_path / "out.json", {}, Settings(), Outcome([wrong]))
     (group,) = json.loads((tmp_path / "out.json").read_text(), parse_constant=pytest.fail)["groups"]
     assert group["results"][0]["error"] == "nan"
@@ -195,4 +181,4 @@ def test_the_end_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     said = capsys.readouterr()
     assert "left out: hstu 4k" in said.err
     assert "causal  8 × 4k" in said.out
-    assert conclude(settings, Outcome([_group(Result("cmask", "WRONG"))]), "a GPU") == 1
+    assert conclude(settings, Outcome([group_of(Result("cmask", "WRONG"))]), "a GPU") == 1
