@@ -13,6 +13,8 @@ from cmask.cli.bench.rows import REGIMES, Group
 from cmask.cli.bench.run import Outcome
 from cmask.cli.bench.settings import Settings
 
+WIDTH = 100  # of a line
+
 
 def write(path: Path, machine: Mapping[str, str], settings: Settings, outcome: Outcome) -> None:
     """Everything so far; a run that is killed later leaves a whole file.
@@ -33,8 +35,7 @@ def write(path: Path, machine: Mapping[str, str], settings: Settings, outcome: O
 def write_json(path: Path, found: Mapping[str, Any]) -> None:
     """A file that takes the place of an older one only once it is whole."""
     beside = path.with_name(path.name + ".part")
-    text = json.dumps(_plain(found), indent=1, allow_nan=False)
-    beside.write_text(text, encoding="utf-8")
+    beside.write_text(_text(_plain(found)) + "\n", encoding="utf-8")
     beside.replace(path)
 
 
@@ -52,14 +53,35 @@ def as_json(group: Group) -> dict[str, Any]:
     return found
 
 
+def _text(value: Any, indent: str = "") -> str:
+    """JSON in which what fits a line stands on one: samples do not take a line each."""
+    line = json.dumps(value, allow_nan=False, ensure_ascii=False)
+    if len(indent) + len(line) <= WIDTH or not isinstance(value, (dict, list)) or not value:
+        return line
+    inner = indent + " "
+    if isinstance(value, dict):
+        items = [f"{json.dumps(key)}: {_text(item, inner)}" for key, item in value.items()]
+        opening, closing = "{}"
+    else:
+        items = [_text(item, inner) for item in value]
+        opening, closing = "[]"
+    body = f",\n{inner}".join(items)
+    return f"{opening}\n{inner}{body}\n{indent}{closing}"
+
+
 def _plain(value: Any) -> Any:
-    """What JSON knows: no arrays, and "nan", "inf" for errors that are no numbers."""
+    """What JSON knows: no arrays, and "nan", "inf" for errors that are no numbers.
+
+    Floats have seven digits, more than any clock here has.
+    """
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if isinstance(value, float):
+        return float(f"{value:.7g}")
+    if value is None or isinstance(value, (bool, int, str)):
         return value
     return _plain(value.tolist()) if hasattr(value, "tolist") else str(value)
