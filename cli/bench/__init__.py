@@ -26,8 +26,21 @@ rows.py          a result, and what follows from its times
 table.py         results as text
 record.py        results as JSON
 plot.py          results as SVG
+plot_lines.py    how its lines are drawn
 machine.py       versions, clock, power, temperature
 progress.py      lines or a bar; a watchdog
 
-Without torch: settings, measure, run, rows, table, record, plot, progress.
+saved_runs.py    --report and --compare: what is made of runs that were kept
+saved.py         JSON, read again
+compare.py       two runs, ratio by ratio
+page.py          a page in Markdown, made anew
+parts.py         its parts, and the marks between which they stand
+mask_tables.py   tables with a line a mask
+length_tables.py  tables with a column a length
+cells.py         their cells; why one has no figure
+markdown.py      tables, footnotes, on what machine it was
+titles.py        what masks and implementations are called there
+
+Without torch: settings, measure, run, rows, table, record, plot, progress,
+and what is made of runs that were kept.
 """

@@ -34,7 +34,9 @@ def bench_command(
     files: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE]…", help="Masks by name, or .cmask files; eight usual masks if left out."
+            metavar="[FILE]…",
+            help="Masks by name, or .cmask files; eight usual masks if left out. With --report or "
+            "--compare: JSON files that --json wrote.",
         ),
     ] = None,
     seq: Annotated[str, _option("--seq", "N,…", "Lengths: 1k,8k,32k; 32k if left out.")] = "",
@@ -68,8 +70,20 @@ def bench_command(
     plot: Annotated[
         Path | None, _option("--plot", "FILE", "Draw speed against length as SVG.")
     ] = None,
+    report: Annotated[
+        Path | None,
+        _option(
+            "--report", "PAGE", "Make the tables and plots of a Markdown page; measure nothing."
+        ),
+    ] = None,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Two runs' ratios; exit code 1 if one differs by over 3%."),
+    ] = False,
 ) -> None:
     """Measure attention by masks next to FlexAttention, SDPA and FlashAttention 4."""
+    if report is not None or compare:
+        raise typer.Exit(_of_saved(tuple(files or ()), report, compare=compare))
     from cmask.cli.inputs import read_options
 
     settings = given.Settings(
@@ -91,6 +105,20 @@ def bench_command(
         plot=plot,
     )
     raise typer.Exit(_bench(settings))
+
+
+def _of_saved(names: Sequence[str], page: Path | None, *, compare: bool) -> int:
+    """What is made of runs that were kept; torch is not loaded."""
+    from cmask.cli.bench import saved_runs
+
+    wrong = next((name for name in names if not name.endswith(".json")), None)
+    if wrong is not None:
+        raise CommandFault(f"`{wrong}` is no JSON file; --report and --compare measure nothing")
+    if page is None:
+        return saved_runs.compare(names)
+    if compare:
+        raise CommandFault("give --report or --compare, not both")
+    return saved_runs.report(page, names)
 
 
 def _usual_lengths(paper: bool) -> tuple[int, ...]:

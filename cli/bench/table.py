@@ -99,8 +99,8 @@ def _line(group: Group, result: Result) -> str:
 def binding_lines(binding: Binding) -> list[str]:
     """Time, memory and bytes of making the mask known."""
     lines = [
-        f"  bind for new lengths: {binding.ours_ms:.1f} ms, {_size(binding.ours_bytes)} of block "
-        f"lists{_peak(binding.ours_peak)}"
+        f"  bind for new lengths: {binding.ours_ms:.1f} ms, "
+        f"{size_text(binding.ours_bytes)} of block lists{_peak(binding.ours_peak)}"
     ]
     said = []
     for name in ("compiled", "eager"):
@@ -111,16 +111,21 @@ def binding_lines(binding: Binding) -> list[str]:
             said.append(f"{name} {why.partition(':')[0]}")
     if said:
         size = binding.block_mask_bytes
-        kept = "" if size is None else f", {_size(size)}"
+        kept = "" if size is None else f", {size_text(size)}"
         lines.append(cut(f"  create_block_mask: {'; '.join(said)}{kept}"))
     return lines
 
 
 def _peak(size: int | None) -> str:
-    return "" if size is None else f" ({_size(size)} at most)"
+    return "" if size is None else f" ({size_text(size)} at most)"
 
 
-def _size(size: int) -> str:
+def size_text(size: int) -> str:
+    """Bytes as people say them.
+
+    >>> size_text(16896), size_text(12)
+    ('16.5 KiB', '12 bytes')
+    """
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if size >= scale:
             return f"{size / scale:.1f} {unit}"
@@ -194,13 +199,19 @@ def paper_lines(groups: Sequence[Group]) -> list[str]:
     """The forward's ratios next to those that the paper gives."""
     lines = ["", "forward, cmask ÷ peer, rested / sustained; the paper's figures without regimes"]
     for group in groups:
-        peer, figure = ("fa4", PAPER_CAUSAL)
-        if group.mask != "causal":
-            peer, figure = ("flex-fa4", PAPER.get(group.mask, ""))
-        if figure and group.direction == "fwd":
+        found = paper_figure(group.mask)
+        if found is not None and group.direction == "fwd":
+            peer, figure = found
             head = f"  {group.mask:14}{group.place:>10}  ÷ {peer:9}"
             lines.append(f"{head}{_ratio(group, peer):>14}   paper {figure}")
     return lines
+
+
+def paper_figure(mask: str) -> tuple[str, str] | None:
+    """(peer, how many times as fast the paper is), if the mask is the paper's."""
+    if mask == "causal":
+        return "fa4", PAPER_CAUSAL
+    return ("flex-fa4", PAPER[mask]) if mask in PAPER else None
 
 
 def pair(values: Iterable[float | None], *, digits: int = 0, percent: bool = False) -> str:
