@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cmask.cli.bench import titles
+from cmask.cli.bench.compare import compare
 from cmask.cli.bench.length_tables import lengths_lines, paper_lines
 from cmask.cli.bench.markdown import plain, provenance
 from cmask.cli.bench.mask_tables import binding_lines, eager_lines, speed_lines
@@ -15,6 +16,7 @@ from cmask.cli.bench.parts import Part, chosen, marks_of, replaced
 from cmask.cli.bench.plot import svg
 from cmask.cli.bench.rows import Group
 from cmask.cli.bench.saved import Run, read_run
+from cmask.cli.report import CommandFault
 
 _TABLES: dict[str, Callable[[Part, Sequence[Group]], list[str]]] = {
     "speed": speed_lines,
@@ -57,6 +59,8 @@ def made(path: Path, text: str) -> Page:
         for name in part.files:
             runs.setdefault(name, read_run(path.parent / name, name))
         mine = [runs[name] for name in part.files]
+        if part.kind == "agreement":
+            return "\n".join([*_agreement(mine), *provenance(mine, mine[0].groups)])
         groups = chosen(part, mine)
         if part.kind == "plot":
             place, drawn = _picture(part, mine, groups)
@@ -93,6 +97,22 @@ def _section(run: Run) -> str:
         for kind in kinds:
             lines += ["", f"<!-- bench: {kind} {run.name} {word} -->", "<!-- end -->"]
     return "\n".join(lines) + "\n"
+
+
+def _agreement(runs: Sequence[Run]) -> list[str]:
+    """How far two runs of one command differ."""
+    if len(runs) != 2:
+        raise CommandFault("agreement takes two files")
+    found = compare(*runs)
+    if found.worst is None:
+        raise CommandFault("the two files have no ratio in common")
+    worst = found.worst
+    return [
+        f"Of {len(found.pairs)} ratios of cmask to a peer, the largest difference between "
+        f"two runs is {worst.difference:.1%}:",
+        f"{worst.first:.2f} and {worst.second:.2f} for {plain(worst.where)} "
+        f"÷ {plain(titles.of_implementation(worst.peer))}, {worst.regime}.",
+    ]
 
 
 def _picture(part: Part, runs: Sequence[Run], groups: Sequence[Group]) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from cmask.cli.bench.saved import Run
 from cmask.cli.bench.settings import Direction
 from cmask.cli.report import CommandFault
 
-KINDS = ("speed", "lengths", "eager", "binding", "paper", "plot")
+KINDS = ("speed", "lengths", "eager", "binding", "paper", "plot", "agreement")
 _DIRECTIONS: dict[str, Direction] = {"forward": "fwd", "backward": "bwd"}
 _LISTS = ("masks", "columns", "against")
 _MARK = re.compile(r"<!-- bench(?P<later> later)?:(?P<words>[^\n]*)-->\n")

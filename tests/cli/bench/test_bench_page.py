@@ -155,6 +155,16 @@ def test_the_papers_figures_stand_beside_ours_by_length() -> None:
     assert any("quoted from it" in line for line in rest)
 
 
+def test_how_far_two_runs_agree() -> None:
+    write_run(Path("a.json"), group_of(*PEERS))
+    other = (timed("cmask", 1.0, 2.0), timed("flex-fa4", 2.1, 3.0), timed("fa4", 1.5, 2.5))
+    write_run(Path("b.json"), group_of(*other))
+    first, second, *_ = _part("agreement a.json,b.json")
+    assert first.startswith("Of 4 ratios")
+    assert first.endswith("is 5.0%:")
+    assert second.startswith("2.00 and 2.10 for causal  8 × 4k  fwd  16 heads of 128 ÷ Flex-FA4")
+
+
 def test_a_plot_lies_beside_its_run_and_is_embedded() -> None:
     Path("docs/runs").mkdir(parents=True)
     runs = [group_of(*PEERS, seq=seq, direction="bwd") for seq in (1024, 2048)]
@@ -199,6 +209,8 @@ def test_a_page_gets_parts_for_runs_that_it_does_not_name() -> None:
         ("speed a.json backward", "a.json: nothing there that the part asks for"),
         ("speed a.json,a.json", "causal 8 × 4k is there twice"),
         ("speed a.json columns=fa5", "`fa5` is in none of the runs"),
+        ("agreement a.json", "agreement takes two files"),
+        ("agreement a.json,full.json", "the two files have no ratio in common"),
         ("binding a.json", "no mask was bound"),
         ("paper full.json", "none of the paper's masks"),
     ],
