@@ -11,6 +11,8 @@ from cmask.cli.options import Json, MaskFile, Params, Seq, Sizes
 from cmask.cli.report import reports_faults
 
 if TYPE_CHECKING:
+    from cmask.cli.tune.tune import Tuned
+    from cmask.compiler.options import CompileOptions
     from cmask.compiler.pipeline import Compilation
     from cmask.grammar.source import Source
 
@@ -28,6 +30,10 @@ def compile_command(
     symbolic: Annotated[
         bool, typer.Option("--symbolic", help="Leave all sizes to be bound at run time.")
     ] = False,
+    tune: Annotated[
+        bool,
+        typer.Option("--tune", help="Measure on this GPU, as `cmask tune` does with its defaults."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Compile a mask to an artifact that the runtime loads."""
@@ -44,12 +50,26 @@ def compile_command(
         made = or_exit(source, lambda: compile_source(source, options))
     seconds = time.perf_counter() - started
     target = output or Path(Path(file).name).with_suffix(".cmaskc")
-    _write(target, made.artifact)
+    if not tune:
+        _write(target, made.artifact)
     print_diagnostics(made.warnings, source)
-    if as_json:
-        print_json(_as_json(made, source, target, seconds))
-    else:
+    if not as_json:
         _print(made, target, seconds)
+    tuned = _tune(source, made, options, target, quiet=as_json) if tune else None
+    if as_json:
+        print_json(_as_json(made, source, target, seconds, tuned))
+    if tuned is not None:
+        raise typer.Exit(tuned.code)
+
+
+def _tune(
+    source: Source, made: Compilation, options: CompileOptions, target: Path, *, quiet: bool
+) -> Tuned:
+    """The only part of this command that loads torch."""
+    from cmask.cli.tune.command import usual_settings
+    from cmask.cli.tune.tune import tune
+
+    return tune(source, made, usual_settings(options), target, quiet=quiet)
 
 
 def _write(target: Path, artifact: bytes) -> None:
@@ -74,13 +94,17 @@ def _print(made: Compilation, target: Path, seconds: float) -> None:
         print_pairs(facts_in_words(made.facts))
 
 
-def _as_json(made: Compilation, source: Source, target: Path, seconds: float) -> dict[str, Any]:
+def _as_json(
+    made: Compilation, source: Source, target: Path, seconds: float, tuned: Tuned | None
+) -> dict[str, Any]:
     from cmask.cli.report import diagnostic_as_json, facts_as_json
 
+    tuning = {} if tuned is None else {"tuning": tuned.as_json()}
     return {
         "path": str(target),
-        "bytes": len(made.artifact),
+        "bytes": len(made.artifact) if tuned is None else tuned.bytes,
         "seconds": round(seconds, 4),
         "facts": None if made.facts is None else facts_as_json(made.facts),
         "warnings": [diagnostic_as_json(d, source) for d in made.warnings],
+        **tuning,
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +14,7 @@ from cmask.cli.report import MASK_IS_WRONG, CommandFault, reports_faults
 
 if TYPE_CHECKING:
     from cmask.runtime.mask import Mask
+    from cmask.runtime.schema import StoredConfig
 
 
 @reports_faults
@@ -63,6 +66,7 @@ def _print(mask: Mask, file: Path, size: int, verified: int) -> None:
             )
         )
     pairs.append(("kernel configurations", f"{len(body.configs)} for {_targets(mask)}"))
+    pairs += _measured(body.configs)
     pairs += [("Hopper forward", f"blocks of {m} × {n}") for m, n in _hopper_shapes(mask)]
     pairs.append(("golden vectors", f"{verified} verified by this runtime"))
     print_pairs(pairs)
@@ -76,8 +80,42 @@ def _targets(mask: Mask) -> str:
 
 def _hopper_shapes(mask: Mask) -> list[tuple[int, int]]:
     """The block shape that the cost model chose, at head_dim 128."""
-    configs = [c for c in mask.body.configs if (c.kernel, c.head_dim) == ("gluon", 128)]
+    key = ("gluon", "forward", 128, None)
+    configs = [
+        c for c in mask.body.configs if (c.kernel, c.direction, c.head_dim, c.measured) == key
+    ]
     return list(dict.fromkeys((c.block_m, c.block_n) for c in configs))
+
+
+def _measured(configs: Sequence[StoredConfig]) -> list[tuple[str, str]]:
+    """What tuning found, a line each, and where."""
+    measured = [(config, config.measured) for config in configs if config.measured is not None]
+    if not measured:
+        return [("  not measured", "chosen by budget and cost model; `cmask tune` measures")]
+    places = [_listed(found, "device", "inputs", "versions", "date") for _, found in measured]
+    return [
+        *((f"  {c.target} {c.dtype} {c.head_dim}", _words(c, found)) for c, found in measured),
+        *(("  measured on", place) for place in dict.fromkeys(places)),
+    ]
+
+
+def _words(config: StoredConfig, found: Mapping[str, str | float]) -> str:
+    from cmask.cli.tune.space import words
+    from cmask.runtime.kernels.config import KernelConfig
+
+    took = [_ms(found.get(name)) for name in ("latency_ms", "default_ms")]
+    said = f"{config.direction} {words(KernelConfig.from_fields(asdict(config)))}"
+    said += f": {took[0]}" if took[0] else ""
+    return said + (f" (default {took[1]})" if took[1] else "")
+
+
+def _ms(value: str | float | None) -> str:
+    """A time that an artifact tells; empty where it tells none."""
+    return f"{value:.4g} ms" if isinstance(value, float) else ""
+
+
+def _listed(found: Mapping[str, str | float], *names: str) -> str:
+    return ", ".join(str(found[name]) for name in names if name in found)
 
 
 def _short(value: Any) -> str:
@@ -86,8 +124,6 @@ def _short(value: Any) -> str:
 
 
 def _as_json(mask: Mask, size: int, verified: int) -> dict[str, Any]:
-    from dataclasses import asdict
-
     from cmask.cli.report import facts_as_json
 
     body = mask.body

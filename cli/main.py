@@ -13,6 +13,7 @@ from cmask.cli.explain import explain_command
 from cmask.cli.inspect import inspect_command
 from cmask.cli.list import list_command
 from cmask.cli.show import show_command
+from cmask.cli.tune.command import tune_command
 
 app = typer.Typer(
     name="cmask",
@@ -29,6 +30,7 @@ app.command("explain")(explain_command)
 app.command("inspect")(inspect_command)
 app.command("list")(list_command)
 app.command("bench")(bench_command)
+app.command("tune")(tune_command)
 
 
 def _print_version(wanted: bool) -> None:
