@@ -238,6 +238,14 @@ class Plan:
             read = by_token
         return torch.from_numpy(read)
 
+    def slot_tokens(self) -> torch.Tensor:
+        """int32[slots] on the host: the token of each query's slot, -1 where there is none."""
+        import torch
+
+        slots = self.bound.q_slots
+        assert slots is not None, "only a grid has slots of its own"
+        return torch.from_numpy(slots.astype(np.int32))
+
     def _order(self, side: str, device: torch.device) -> TokenOrder | None:
         """None where slots are tokens."""
         key = (side, device)

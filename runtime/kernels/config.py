@@ -55,6 +55,7 @@ class KernelConfig:
         both = (_padded(head_dim) + _padded(v_head_dim)) * itemsize
         if self.kernel == "gluon" and self.direction == "dkdv":
             exchanged = 2 * self.block_m * self.block_n * itemsize  # dS, in two buffers
+            exchanged += self.block_m * _padded(head_dim) * 4  # dQ, on its way to memory
             rows = self.block_m * (8 + 4 * 8)  # a row's lse and delta, and four intervals of keys
             words = self.block_n * 16
             walked = self.block_m * both + rows + words

@@ -98,6 +98,7 @@ class DeviceDescriptor:
             items=walk.items,
             owners=walk.owners,
             heavy=walk.heavy,
+            tokens=self.key_is_read[:0],
             block_m=self.host.block_m,
             block_n=self.host.block_n,
             num_warps=config.num_warps,

@@ -15,9 +15,16 @@ from torch import Tensor
 
 from cmask.runtime.kernels import triton_backward
 from cmask.runtime.kernels.gluon_backward_sm90 import attention_backward
-from cmask.runtime.kernels.gluon_descriptors import line_of, patterns_of, words_of
+from cmask.runtime.kernels.gluon_descriptors import (
+    boxes_of,
+    is_readable,
+    line_of,
+    patterns_of,
+    readable,
+    words_of,
+)
 from cmask.runtime.kernels.launch import Launch
-from cmask.runtime.kernels.tensors import LOG2_E, aligned, aligned_zeros, is_aligned, padded_dim
+from cmask.runtime.kernels.tensors import LOG2_E, aligned_zeros, padded_dim
 from cmask.runtime.kernels.tickets import current_tickets
 from cmask.runtime.kernels.triton_sums import write_dkdv_of_parts, write_dq_of_sums
 
@@ -43,6 +50,7 @@ def backward(
     """Writes the gradients; no dimension may be empty.
 
     launches: forward, dkdv, and dq where dQ is not to come from the same kernel as dK and dV.
+    With `launch.grid`, tensors are in the caller's order, else in slots.
     """
     for_dkdv = launches[1]
     if not for_dkdv.is_gluon:
@@ -56,26 +64,32 @@ def backward(
     if for_dkdv.has_unread_keys:
         unread = (for_dkdv.key_is_read[: k.shape[2]] == 0)[:, None]
         k, v = k.masked_fill(unread, 0), v.masked_fill(unread, 0)
-    q, k, v, grad_out = (aligned(x) for x in (q, k, v, grad_out))
-    delta, lse_base_2 = triton_backward.rows_of(out, grad_out, lse, grad_lse)
-    targets = [x if is_aligned(x) else aligned_zeros(x) for x in (dq, dk, dv)]
-    sums = None if len(launches) > 2 else _zeros_for_dq(q)
+    grid = for_dkdv.grid
+    tokens = None if grid is None else for_dkdv.tokens
+    q, k, v, grad_out = (readable(x, grid) for x in (q, k, v, grad_out))
+    delta, lse_base_2 = triton_backward.rows_of(out, grad_out, lse, grad_lse, tokens)
+    targets = [x if is_readable(x, grid) else aligned_zeros(x) for x in (dq, dk, dv)]
+    sums = (
+        None
+        if len(launches) > 2
+        else _zeros_for_dq(q, q.shape[2] if tokens is None else len(tokens))
+    )
     rows = (lse_base_2, delta)
     by_key((q, k, v, grad_out), rows, for_dkdv, softmax_scale, targets[1], targets[2], sums)
     if sums is None:
         inputs = triton_backward.Inputs(q, k, v, grad_out)
         triton_backward.write_dq(inputs, *rows, launches[2], softmax_scale, targets[0])
     else:
-        write_dq_of_sums(sums, targets[0], softmax_scale)
+        write_dq_of_sums(sums, targets[0], softmax_scale, tokens)
     for x, target in zip((dq, dk, dv), targets, strict=True):
         if x is not target:
             x.copy_(target)
 
 
-def _zeros_for_dq(q: Tensor) -> Tensor:
+def _zeros_for_dq(q: Tensor, num_slots: int) -> Tensor:
     """float32[batch * heads, query blocks, 2, 32 * head_dim]."""
-    batch, heads, q_len, head_dim = q.shape
-    shape = (batch * heads, -(-q_len // _QUERIES), 2, 32 * padded_dim(head_dim))
+    batch, heads, _, head_dim = q.shape
+    shape = (batch * heads, -(-num_slots // _QUERIES), 2, 32 * padded_dim(head_dim))
     return torch.zeros(shape, dtype=torch.float32, device=q.device)
 
 
@@ -91,18 +105,20 @@ def by_key(
     """One launch of the Hopper kernel.  rows: (base-2 LSE, delta), padded to whole blocks."""
     q, k, v, grad_out = inputs
     _, num_heads, q_len, head_dim = q.shape
+    grid = launch.grid
     properties: Any = torch.cuda.get_device_properties(q.device)
     programs = min(len(launch.items), properties.multi_processor_count)
     heads, d = k.shape[0] * k.shape[1], padded_dim(head_dim)
     parts = torch.empty(heads, launch.num_slots, 2, 2, 64 * d, dtype=torch.float32, device=q.device)
     attention_backward[(programs,)](
-        *(line_of(x, 64, d, None) for x in (q, k, v, grad_out, dk, dv)),
+        *(line_of(x, 64, d, grid) for x in (q, k, v, grad_out, dk, dv)),
+        *(boxes_of(x, 64, d, grid) for x in (q, k, v, grad_out, dk, dv)),
         *(words_of(x, [1, _QUERIES]) for x in rows),
         words_of(launch.bounds, [2 * launch.num_intervals, _QUERIES])
         if launch.num_intervals
         else None,
         patterns_of(launch.patterns) if launch.has_patterns else None,
-        sums,
+        None if sums is None else words_of(sums.view(-1, 256), [d // 8, 256]),
         parts,
         launch.items,
         launch.owners,
@@ -115,15 +131,19 @@ def by_key(
         launch.counts.shape[1],
         k.shape[1],
         num_heads // k.shape[1],
-        -(-q_len // _QUERIES),
+        -(-(q_len if grid is None else len(launch.tokens)) // _QUERIES),
         launch.num_slots,
         softmax_scale * LOG2_E,
         softmax_scale,
+        None if grid is None else grid.geometry,
         INTERVALS=launch.num_intervals,
         HEAD_DIM=d,
+        BOX=() if grid is None else grid.box(64),
+        UNITS=1 if grid is None else grid.volume // 64,
         num_warps=4,
         maxnreg=_MAX_REGISTERS,
         enable_fp_fusion=True,
     )
     if launch.num_slots:
-        write_dkdv_of_parts(parts, launch.heavy, dk, dv, softmax_scale)
+        tokens = None if grid is None else launch.tokens
+        write_dkdv_of_parts(parts, launch.heavy, dk, dv, softmax_scale, tokens)

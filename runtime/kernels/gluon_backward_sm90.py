@@ -3,18 +3,20 @@
 A program is persistent and draws items (a key head and a block of 128 keys, or a part of what sees
 them) from a queue.  For every query head of the group it walks blocks of 64 queries:
 
-    producer    K and V of the item; Q, dO, LSE and delta of each query block into a ring of stages,
-                with the words of a pattern or the bounds of the rows where they mask it
+    producer    a warp: K and V of the item; Q, dO, LSE and delta of each query block into a ring of
+                stages, with the words of a pattern or the bounds of the rows where they mask it
     consumers   two warpgroups of 64 keys each.  Everything is transposed, keys down:
                 P^T = exp2(K Q^T - lse), dV += P^T dO, dS^T = P^T (V dO^T - delta), dK += dS^T Q,
                 and half of the columns each of dQ = dS K, for which both exchange dS in shared
-                memory; dQ is added to float32 in memory, in the order of the accumulator
+                memory; dQ goes to shared memory as float32, in the order of the accumulator
+    adder       a warp: adds what the consumers have left there to dQ in memory, by TMA.  Consumers
+                that did it themselves (REDG) waited for it at the next fence for dS
 
 What is in flight in a consumer at step j, from top to bottom of `_step`:
 
     V dO^T issued | P of step j (S was made a step ahead), beside it | dV issued | V dO^T done
     | dS, to shared memory | both warpgroups meet | dQ issued | dK issued
-    | dV and dQ done: dQ to memory | S of step j + 1 issued | dK done, stage free | S done
+    | dV and dQ done: dQ to the adder | S of step j + 1 issued | dK done, stage free | S done
 
 S is complete at the loop's back edge: in flight across it, ptxas would serialise all products.
 
@@ -34,7 +36,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from cmask.runtime.kernels.gluon_names import aggregate, load_block, reinterpret, store_block
+from cmask.runtime.kernels.gluon_names import add_block, aggregate, load_block, reinterpret
+from cmask.runtime.kernels.gluon_rows import load_rows, store_rows
 from cmask.runtime.kernels.gluon_softmax import load_words, mask_by_bounds_across, mask_by_words
 from cmask.runtime.kernels.gluon_sync import (
     Ring,
@@ -52,13 +55,41 @@ from cmask.runtime.kernels.gluon_sync import (
 DS_STORED = gl.constexpr(5)  # both consumers have stored dS, or have read K for the last time
 KV_EMPTY = gl.constexpr(6)  # dK and dV have left the buffers of K and V
 Q_EMPTY = gl.constexpr(8)  # 8, 9: a stage of queries has been read
+DQ_FULL = gl.constexpr(10)  # 10, 11: a consumer has left its half of dQ
+DQ_EMPTY = gl.constexpr(12)  # 12, 13: the adder is done with it
 STAGES = gl.constexpr(2)
 THREADS = gl.constexpr(288)  # two consumers and the producer
+ADDER_THREADS = gl.constexpr(160)  # a consumer and the adder
 KEYS = gl.constexpr(64)  # of a consumer
 QUERIES = gl.constexpr(64)  # of a block
 FULL = gl.constexpr(0)
 BOUNDS = gl.constexpr(1)
 PATTERN = gl.constexpr(2)
+
+
+@aggregate
+class Tiling:
+    """What is known when the kernel is compiled.
+
+    BOX: the box of a grid that 64 slots are, or () where slots are tokens.
+    UNITS: how many of them a tile of the grid is cut into.
+    """
+
+    INTERVALS: gl.constexpr
+    HAS_PATTERNS: gl.constexpr
+    HEAD_DIM: gl.constexpr
+    BOX: gl.constexpr
+    UNITS: gl.constexpr
+    THREADS: gl.constexpr  # all: consumers, producer, and the adder if there is one
+
+    @gluon.constexpr_function
+    def __init__(self, INTERVALS, HAS_PATTERNS, HEAD_DIM, BOX, UNITS, HAS_ADDER):
+        self.INTERVALS = gl.constexpr(INTERVALS)
+        self.HAS_PATTERNS = gl.constexpr(HAS_PATTERNS)
+        self.HEAD_DIM = gl.constexpr(HEAD_DIM)
+        self.BOX = gl.constexpr(BOX)
+        self.UNITS = gl.constexpr(UNITS)
+        self.THREADS = gl.constexpr(320 if HAS_ADDER else 288)
 
 
 @aggregate
@@ -70,6 +101,8 @@ class Shared:
     k: gl.shared_memory_descriptor  # [2, 1, 1, 64, HEAD_DIM]: a half for each consumer, later dK
     v: gl.shared_memory_descriptor  # the same, later dV
     grad_scores: gl.shared_memory_descriptor  # [4, 64, 64]: dS^T, two buffers for two consumers
+    dq: gl.shared_memory_descriptor  # [2, HEAD_DIM / 8, 256]: a half for each consumer, float32
+    places: gl.shared_memory_descriptor  # [2, 1]: the row of DQ that each half begins at
     lse: gl.shared_memory_descriptor  # [STAGES, 1, 64]
     delta: gl.shared_memory_descriptor  # [STAGES, 1, 64]
     bounds: gl.shared_memory_descriptor  # [STAGES, 2 * INTERVALS, 64]
@@ -86,14 +119,16 @@ class Shared:
 
     @gluon.constexpr_function
     def __init__(
-        self, q, grad_out, k, v, grad_scores, lse, delta, bounds, patterns, words, records, fields,
-        blocks, q_full, grad_full, k_full, v_full, record_full,
+        self, q, grad_out, k, v, grad_scores, dq, places, lse, delta, bounds, patterns, words,
+        records, fields, blocks, q_full, grad_full, k_full, v_full, record_full,
     ):  # fmt: skip
         self.q = q
         self.grad_out = grad_out
         self.k = k
         self.v = v
         self.grad_scores = grad_scores
+        self.dq = dq
+        self.places = places
         self.lse = lse
         self.delta = delta
         self.bounds = bounds
@@ -113,21 +148,24 @@ class Shared:
 
 
 @gluon.jit
-def _load_half_blocks(x, buffers, barrier, batch, head, key):
+def _load_half_blocks(x, buffers, barrier, batch, head, num_heads, key, grid, T):
     """128 rows of K or V as two halves, on one barrier."""
+    x, x_grid = x
     mbarrier.expect(barrier, 2 * x.block_type.nbytes)
-    load_block(x, [batch, head, key, 0], barrier, buffers.index(0))
-    load_block(x, [batch, head, key + KEYS, 0], barrier, buffers.index(1))
+    for i in gl.static_range(2):
+        load_rows(
+            x, x_grid, barrier, buffers.index(i), batch, head, num_heads, key + i * KEYS,
+            grid, T.BOX, T.UNITS, T.HEAD_DIM,
+        )  # fmt: skip
 
 
 @gluon.jit
-def _issue(
-    ring, count, block, pattern, inputs, place, shared,
-    KIND: gl.constexpr, INTERVALS: gl.constexpr,
-):  # fmt: skip
+def _issue(ring, count, block, pattern, inputs, place, shared, grid, T, KIND: gl.constexpr):
     """One query block into the next stage; V of the item behind the first Q."""
-    Q, GRAD_OUT, V, LSE, DELTA, BOUNDS_ARRAY, PATTERNS = inputs
-    batch, head, head_index, kv_head, key, is_first = place
+    q, grad_out, V, LSE, DELTA, BOUNDS_ARRAY, PATTERNS = inputs
+    Q, Q_GRID = q
+    GRAD_OUT, GRAD_OUT_GRID = grad_out
+    batch, head, num_heads, head_index, kv_head, num_kv_heads, key, is_first = place
     stage = ring.stage
     if count >= STAGES:
         sync_named(Q_EMPTY + stage, THREADS)
@@ -148,25 +186,32 @@ def _issue(
         load_block(BOUNDS_ARRAY, [0, row], barrier, shared.bounds.index(stage))
     else:
         mbarrier.expect(barrier, Q.block_type.nbytes + LSE.block_type.nbytes)
-    load_block(Q, [batch, head, row, 0], barrier, shared.q.index(stage))
+    load_rows(
+        Q, Q_GRID, barrier, shared.q.index(stage), batch, head, num_heads, row,
+        grid, T.BOX, T.UNITS, T.HEAD_DIM,
+    )  # fmt: skip
     load_block(LSE, [head_index, row], barrier, shared.lse.index(stage))
     if is_first:
-        _load_half_blocks(V, shared.v, shared.v_full.index(0), batch, kv_head, key)
+        _load_half_blocks(
+            V, shared.v, shared.v_full.index(0), batch, kv_head, num_kv_heads, key, grid, T
+        )
     barrier = shared.grad_full.index(stage)
     mbarrier.expect(barrier, GRAD_OUT.block_type.nbytes + DELTA.block_type.nbytes)
-    load_block(GRAD_OUT, [batch, head, row, 0], barrier, shared.grad_out.index(stage))
+    load_rows(
+        GRAD_OUT, GRAD_OUT_GRID, barrier, shared.grad_out.index(stage), batch, head, num_heads, row,
+        grid, T.BOX, T.UNITS, T.HEAD_DIM,
+    )  # fmt: skip
     load_block(DELTA, [head_index, row], barrier, shared.delta.index(stage))
     return ring.next(STAGES), count + 1
 
 
 @gluon.jit
-def _produce(
-    K, inputs, shared, lists, scalars, INTERVALS: gl.constexpr, HAS_PATTERNS: gl.constexpr
-):  # fmt: skip
+def _produce(K, inputs, shared, lists, scalars, grid, T):
     """The producer warp: from the first ticket to the end of the queue."""
     ITEMS, OWNERS, OFFSETS, COUNTS, ENTRIES, TICKETS = lists
     num_items, num_programs, num_owners, num_kv_heads, group = scalars
     V = inputs[2]
+    num_heads = num_kv_heads * group
     item = gl.program_id(0)
     ticket = take_ticket(TICKETS)
     n = item * 0
@@ -186,7 +231,7 @@ def _produce(
         full_blocks = gl.load(COUNTS + owner)
         bounds_blocks = gl.load(COUNTS + num_owners + owner)
         if n > 0:  # the item before has left K and V; its record has been read
-            sync_named(KV_EMPTY, THREADS)
+            sync_named(KV_EMPTY, T.THREADS)
         publish(
             shared.records, shared.record_full, n, kv_index, k_block, pattern_stop - pattern_first,
             bounds_blocks, full_blocks, slot, 0, 0,
@@ -194,46 +239,77 @@ def _produce(
         batch = kv_index // num_kv_heads
         kv_head = kv_index % num_kv_heads
         key = k_block * 2 * KEYS
-        _load_half_blocks(K, shared.k, shared.k_full.index(0), batch, kv_head, key)
+        _load_half_blocks(
+            K, shared.k, shared.k_full.index(0), batch, kv_head, num_kv_heads, key, grid, T
+        )
         is_first = True
         for g in range(group):
             head = kv_head * group + g
             head_index = kv_index * group + g
-            if HAS_PATTERNS:
+            if T.HAS_PATTERNS:
                 for entry in range(pattern_first, pattern_stop):
                     block = gl.load(ENTRIES + 2 * entry)
                     pattern = gl.load(ENTRIES + 2 * entry + 1)
-                    place = (batch, head, head_index, kv_head, key, is_first)
+                    place = (
+                        batch,
+                        head,
+                        num_heads,
+                        head_index,
+                        kv_head,
+                        num_kv_heads,
+                        key,
+                        is_first,
+                    )
                     ring, count = _issue(
-                        ring, count, block, pattern, inputs, place, shared, PATTERN, INTERVALS
+                        ring, count, block, pattern, inputs, place, shared, grid, T, PATTERN
                     )
                     is_first = False
-            if INTERVALS > 0:
+            if T.INTERVALS > 0:
                 for run in range(bounds_first, bounds_stop):
                     first = gl.load(ENTRIES + 2 * run)
                     stop = gl.load(ENTRIES + 2 * run + 1)
                     for block in range(first, stop):
-                        place = (batch, head, head_index, kv_head, key, is_first)
+                        place = (
+                            batch,
+                            head,
+                            num_heads,
+                            head_index,
+                            kv_head,
+                            num_kv_heads,
+                            key,
+                            is_first,
+                        )
                         ring, count = _issue(
-                            ring, count, block, -1, inputs, place, shared, BOUNDS, INTERVALS
+                            ring, count, block, -1, inputs, place, shared, grid, T, BOUNDS
                         )
                         is_first = False
             for run in range(full_first, full_stop):
                 first = gl.load(ENTRIES + 2 * run)
                 stop = gl.load(ENTRIES + 2 * run + 1)
                 for block in range(first, stop):
-                    place = (batch, head, head_index, kv_head, key, is_first)
+                    place = (
+                        batch,
+                        head,
+                        num_heads,
+                        head_index,
+                        kv_head,
+                        num_kv_heads,
+                        key,
+                        is_first,
+                    )
                     ring, count = _issue(
-                        ring, count, block, -1, inputs, place, shared, FULL, INTERVALS
+                        ring, count, block, -1, inputs, place, shared, grid, T, FULL
                     )
                     is_first = False
         if is_first:  # keys that no query sees: consumers wait for V all the same
-            _load_half_blocks(V, shared.v, shared.v_full.index(0), batch, kv_head, key)
+            _load_half_blocks(
+                V, shared.v, shared.v_full.index(0), batch, kv_head, num_kv_heads, key, grid, T
+            )
         n += 1
         item = num_programs + broadcast(ticket)
         ticket = take_ticket(TICKETS)
     if n > 0:
-        sync_named(KV_EMPTY, THREADS)
+        sync_named(KV_EMPTY, T.THREADS)
     publish(shared.records, shared.record_full, n, -1, 0, 0, 0, 0, 0, 0, 0)
     broadcast(ticket)
     leave_queue(TICKETS, num_programs)
@@ -274,12 +350,18 @@ def _scores(shared, stage, HALF, HEAD_DIM: gl.constexpr):
 
 
 @gluon.jit
-def _add_to_dq(DQ, dq, HEAD_DIM: gl.constexpr):
-    """Add [64, HEAD_DIM / 2] in the order of the accumulator: 16 bytes of a thread at a time."""
+def _leave_dq(dq, block_index, shared, WARPGROUP: gl.constexpr, HEAD_DIM: gl.constexpr):
+    """Give [64, HEAD_DIM / 2] to the adder in the order of the accumulator: 16 bytes a thread."""
     x = gl.reshape(dq, [4, 2, 8, HEAD_DIM // 16, 4, 2])
     x = gl.permute(x, (3, 0, 2, 4, 1, 5))
-    x = gl.reshape(x, [32 * HEAD_DIM])
-    gl.atomic_add(DQ + gl.arange(0, 32 * HEAD_DIM, layout=x.type.layout), x, sem="relaxed")
+    x = gl.reshape(x, [HEAD_DIM // 8, 256])
+    ONE: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    row = (block_index * 2 + WARPGROUP) * (HEAD_DIM // 8)
+    sync_named(DQ_EMPTY + WARPGROUP, ADDER_THREADS)
+    shared.dq.index(WARPGROUP).store(x)
+    shared.places.index(WARPGROUP).store(gl.full([1], 0, gl.int32, layout=ONE) + row)
+    fence_async_shared()
+    arrive_named(DQ_FULL + WARPGROUP, ADDER_THREADS)
 
 
 @gluon.jit
@@ -293,22 +375,22 @@ def _store_part(PART, x, HEAD_DIM: gl.constexpr):
 
 @gluon.jit
 def _step(
-    grads, key, head_index, DQ, num_q_blocks, scale, shared, WARPGROUP: gl.constexpr,
-    KIND: gl.constexpr, INTERVALS: gl.constexpr, HEAD_DIM: gl.constexpr,
+    grads, key, head_index, DQ, num_q_blocks, scale, shared, T, WARPGROUP: gl.constexpr,
+    KIND: gl.constexpr,
 ):  # fmt: skip
     """One query block; its S^T is complete, and that of the next one is made here."""
     DTYPE: gl.constexpr = shared.k.dtype
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, QUERIES, 16])
-    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD_DIM, 16])
-    DQ_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD_DIM // 2, 16])
+    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, T.HEAD_DIM, 16])
+    DQ_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, T.HEAD_DIM // 2, 16])
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
     ACROSS: gl.constexpr = gl.SliceLayout(0, LAYOUT)
-    HALF: gl.constexpr = HEAD_DIM // 2
+    HALF: gl.constexpr = T.HEAD_DIM // 2
     stage = grads.ring.stage
-    q = shared.q.index(stage).reshape([QUERIES, HEAD_DIM])
-    grad_out = shared.grad_out.index(stage).reshape([QUERIES, HEAD_DIM])
+    q = shared.q.index(stage).reshape([QUERIES, T.HEAD_DIM])
+    grad_out = shared.grad_out.index(stage).reshape([QUERIES, T.HEAD_DIM])
     # opaque: else the descriptors of K and V are hoisted out of the loop, and spilled
-    v = shared.v.index(opaque(WARPGROUP)).reshape([KEYS, HEAD_DIM])
+    v = shared.v.index(opaque(WARPGROUP)).reshape([KEYS, T.HEAD_DIM])
     nothing = gl.zeros([KEYS, QUERIES], gl.float32, layout=LAYOUT)
     mbarrier.wait(shared.grad_full.index(stage), grads.ring.phase)
     grad_weights = warpgroup_mma(v, grad_out.permute((1, 0)), nothing, use_acc=False, is_async=True)
@@ -318,7 +400,7 @@ def _step(
         words = load_words(shared.words, stage * 2 + WARPGROUP, QUERIES)
         scores = mask_by_words(scores, words)
     if KIND == BOUNDS:
-        scores = mask_by_bounds_across(scores, key, shared.bounds.index(stage), INTERVALS)
+        scores = mask_by_bounds_across(scores, key, shared.bounds.index(stage), T.INTERVALS)
     weights = gl.exp2(scores * scale - lse[None, :])
     p = gl.convert_layout(weights.to(DTYPE), P_LAYOUT)
     dv = warpgroup_mma(p, grad_out, grads.dv, is_async=True)
@@ -339,42 +421,44 @@ def _step(
         first = shared.grad_scores.index(grads.buffer * 2).permute((1, 0))
         second = shared.grad_scores.index(grads.buffer * 2 + 1).permute((1, 0))
         k0 = (
-            shared.k.index(opaque(0)).reshape([KEYS, HEAD_DIM]).slice(WARPGROUP * HALF, HALF, dim=1)
+            shared.k.index(opaque(0))
+            .reshape([KEYS, T.HEAD_DIM])
+            .slice(WARPGROUP * HALF, HALF, dim=1)
         )
         k1 = (
-            shared.k.index(opaque(1)).reshape([KEYS, HEAD_DIM]).slice(WARPGROUP * HALF, HALF, dim=1)
+            shared.k.index(opaque(1))
+            .reshape([KEYS, T.HEAD_DIM])
+            .slice(WARPGROUP * HALF, HALF, dim=1)
         )
         dq = warpgroup_mma(first, k0, none, use_acc=False, is_async=True)
         dq = warpgroup_mma(second, k1, dq, is_async=True)
         dk = warpgroup_mma(ds, q, grads.dk, is_async=True)
         dv, dq, p = warpgroup_mma_wait(1, deps=(dv, dq, p))
-        place = (head_index * num_q_blocks + block).to(gl.int64) * 2 + WARPGROUP
-        _add_to_dq(DQ + place * (QUERIES * HALF), dq, HEAD_DIM)
+        _leave_dq(dq, head_index * num_q_blocks + block, shared, WARPGROUP, T.HEAD_DIM)
         mbarrier.wait(shared.q_full.index(ring.stage), ring.phase, pred=grads.left > 0)
-        scores = _scores(shared, ring.stage, opaque(WARPGROUP), HEAD_DIM)
+        scores = _scores(shared, ring.stage, opaque(WARPGROUP), T.HEAD_DIM)
         dk, ds = warpgroup_mma_wait(1, deps=(dk, ds))
         release_stage(Q_EMPTY, stage, STAGES, THREADS)
         scores = warpgroup_mma_wait(0, deps=(scores,))
     else:
         dk = warpgroup_mma(ds, q, grads.dk, is_async=True)
         mbarrier.wait(shared.q_full.index(ring.stage), ring.phase, pred=grads.left > 0)
-        scores = _scores(shared, ring.stage, opaque(WARPGROUP), HEAD_DIM)
+        scores = _scores(shared, ring.stage, opaque(WARPGROUP), T.HEAD_DIM)
         dv, dk, p, ds, scores = warpgroup_mma_wait(0, deps=(dv, dk, p, ds, scores))
         release_stage(Q_EMPTY, stage, STAGES, THREADS)
     return Grads(dk, dv, scores, ring, grads.buffer ^ 1, grads.left - 1)
 
 
 @gluon.jit
-def _consume(
-    WARPGROUP: gl.constexpr, shared, outputs, scalars, scales, INTERVALS: gl.constexpr,
-    HAS_PATTERNS: gl.constexpr, HEAD_DIM: gl.constexpr,
-):  # fmt: skip
+def _consume(WARPGROUP: gl.constexpr, shared, outputs, scalars, scales, grid, T):
     """A consumer warpgroup: keys 64 · WARPGROUP … of every item."""
-    DK, DV, DQ, PARTS = outputs
+    dk_rows, dv_rows, DQ, PARTS = outputs
+    DK, DK_GRID = dk_rows
+    DV, DV_GRID = dv_rows
     num_kv_heads, group, num_q_blocks, num_slots = scalars
     scale, softmax_scale = scales
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, QUERIES, 16])
-    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD_DIM, 16])
+    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, T.HEAD_DIM, 16])
     n = num_kv_heads * 0
     ring = Ring(n, n)
     mbarrier.wait(shared.record_full.index(0), 0)
@@ -390,37 +474,37 @@ def _consume(
         first_key = k_block * 2 * KEYS + WARPGROUP * KEYS
         key = first_key + gl.arange(0, KEYS, layout=gl.SliceLayout(1, LAYOUT))
         blocks = full_blocks
-        if HAS_PATTERNS:
+        if T.HAS_PATTERNS:
             blocks += pattern_blocks
-        if INTERVALS > 0:
+        if T.INTERVALS > 0:
             blocks += bounds_blocks
-        dk = gl.zeros([KEYS, HEAD_DIM], gl.float32, layout=O_LAYOUT)
-        dv = gl.zeros([KEYS, HEAD_DIM], gl.float32, layout=O_LAYOUT)
+        dk = gl.zeros([KEYS, T.HEAD_DIM], gl.float32, layout=O_LAYOUT)
+        dv = gl.zeros([KEYS, T.HEAD_DIM], gl.float32, layout=O_LAYOUT)
         mbarrier.wait(shared.k_full.index(0), n & 1)
         if blocks > 0:
             mbarrier.wait(shared.q_full.index(ring.stage), ring.phase)
-            scores = _scores(shared, ring.stage, WARPGROUP, HEAD_DIM)
+            scores = _scores(shared, ring.stage, WARPGROUP, T.HEAD_DIM)
             scores = warpgroup_mma_wait(0, deps=(scores,))
             mbarrier.wait(shared.v_full.index(0), n & 1)
             grads = Grads(dk, dv, scores, ring, n * 0, blocks * group - 1)
             for g in range(group):
                 head_index = kv_index * group + g
-                if HAS_PATTERNS:
+                if T.HAS_PATTERNS:
                     for _i in range(pattern_blocks):
                         grads = _step(
-                            grads, key, head_index, DQ, num_q_blocks, scale, shared, WARPGROUP,
-                            PATTERN, INTERVALS, HEAD_DIM,
+                            grads, key, head_index, DQ, num_q_blocks, scale, shared, T, WARPGROUP,
+                            PATTERN,
                         )  # fmt: skip
-                if INTERVALS > 0:
+                if T.INTERVALS > 0:
                     for _i in range(bounds_blocks):
                         grads = _step(
-                            grads, key, head_index, DQ, num_q_blocks, scale, shared, WARPGROUP,
-                            BOUNDS, INTERVALS, HEAD_DIM,
+                            grads, key, head_index, DQ, num_q_blocks, scale, shared, T, WARPGROUP,
+                            BOUNDS,
                         )  # fmt: skip
                 for _i in range(full_blocks):
                     grads = _step(
-                        grads, key, head_index, DQ, num_q_blocks, scale, shared, WARPGROUP,
-                        FULL, INTERVALS, HEAD_DIM,
+                        grads, key, head_index, DQ, num_q_blocks, scale, shared, T, WARPGROUP,
+                        FULL,
                     )  # fmt: skip
             ring = grads.ring
             dk = grads.dk
@@ -428,24 +512,61 @@ def _consume(
         else:
             mbarrier.wait(shared.v_full.index(0), n & 1)
         if slot < 0:
-            shared.v.index(WARPGROUP).reshape([KEYS, HEAD_DIM]).store(dv.to(shared.v.dtype))
+            shared.v.index(WARPGROUP).reshape([KEYS, T.HEAD_DIM]).store(dv.to(shared.v.dtype))
             fence_async_shared()
-            store_block(DV, [batch, kv_head, first_key, 0], shared.v.index(WARPGROUP))
+            store_rows(
+                DV, DV_GRID, shared.v.index(WARPGROUP), batch, kv_head, num_kv_heads, first_key,
+                grid, T.BOX, T.UNITS, T.HEAD_DIM,
+            )  # fmt: skip
         else:
             part = ((kv_index * num_slots + slot) * 2 + WARPGROUP).to(gl.int64) * 2
-            _store_part(PARTS + part * (KEYS * HEAD_DIM), dk, HEAD_DIM)
-            _store_part(PARTS + (part + 1) * (KEYS * HEAD_DIM), dv, HEAD_DIM)
+            _store_part(PARTS + part * (KEYS * T.HEAD_DIM), dk, T.HEAD_DIM)
+            _store_part(PARTS + (part + 1) * (KEYS * T.HEAD_DIM), dv, T.HEAD_DIM)
         sync_named(DS_STORED, 256)  # the other warpgroup has read this one's K for the last time
         if slot < 0:
             halves = (dk * softmax_scale).to(shared.k.dtype)
-            shared.k.index(WARPGROUP).reshape([KEYS, HEAD_DIM]).store(halves)
+            shared.k.index(WARPGROUP).reshape([KEYS, T.HEAD_DIM]).store(halves)
             fence_async_shared()
-            store_block(DK, [batch, kv_head, first_key, 0], shared.k.index(WARPGROUP))
+            store_rows(
+                DK, DK_GRID, shared.k.index(WARPGROUP), batch, kv_head, num_kv_heads, first_key,
+                grid, T.BOX, T.UNITS, T.HEAD_DIM,
+            )  # fmt: skip
             tma.store_wait(0)
-        arrive_named(KV_EMPTY, THREADS)
+        arrive_named(KV_EMPTY, T.THREADS)
         n += 1
         mbarrier.wait(shared.record_full.index(n & 1), (n >> 1) & 1)
         kv_index = field(shared.fields, n, 0)
+
+
+# ------------------------------------------------------------------------------ adder
+
+
+@gluon.jit
+def _add(DQ, shared, group, T):
+    """The warp that adds dQ of every step; halves come and go in the order of the consumers."""
+    n = group * 0
+    mbarrier.wait(shared.record_full.index(0), 0)
+    kv_index = field(shared.fields, n, 0, 1)
+    while kv_index >= 0:
+        blocks = field(shared.fields, n, 4, 1)
+        if T.HAS_PATTERNS:
+            blocks += field(shared.fields, n, 2, 1)
+        if T.INTERVALS > 0:
+            blocks += field(shared.fields, n, 3, 1)
+        arrive_named(KV_EMPTY, T.THREADS)  # the record has been read
+        for _i in range(blocks * group):
+            for half in gl.static_range(2):
+                arrive_named(DQ_EMPTY + half, ADDER_THREADS)
+            for half in gl.static_range(2):
+                sync_named(DQ_FULL + half, ADDER_THREADS)
+                row = gl.max(
+                    shared.places.index(half).load(gl.BlockedLayout([1], [32], [1], [0])), 0
+                )
+                add_block(DQ, [row, 0], shared.dq.index(half))
+                tma.store_wait(0)
+        n += 1
+        mbarrier.wait(shared.record_full.index(n & 1), (n >> 1) & 1)
+        kv_index = field(shared.fields, n, 0, 1)
 
 
 # ------------------------------------------------------------------------------ kernel
@@ -464,11 +585,18 @@ def attention_backward(
     GRAD_OUT,
     DK,
     DV,
+    Q_GRID,  # descriptors of the boxes of a grid, or None
+    K_GRID,
+    V_GRID,
+    GRAD_OUT_GRID,
+    DK_GRID,
+    DV_GRID,
     LSE,  # descriptors [1, 64] of float32[batch * num_heads, rows]: base 2, +inf without keys
     DELTA,
     BOUNDS_ARRAY,  # descriptor [2 * INTERVALS, 64] of int32[2 * INTERVALS, rows], or None
     PATTERNS,  # descriptor [1, 2, 256] of int32[num_patterns, 2, 256], keys down; or None
-    DQ,  # float32[batch * num_heads, num_q_blocks, 2, 32 * HEAD_DIM] of zeros, or None
+    DQ,  # descriptor [HEAD_DIM / 8, 256] of float32[batch * num_heads * num_q_blocks * 2 *
+    # HEAD_DIM / 8, 256], zeros; or None
     PARTS,  # float32[batch * num_kv_heads, num_slots, 2, 2, 64 * HEAD_DIM]: dK and dV of parts
     ITEMS,  # int32[items, 2]: (batch * num_kv_heads + kv_head, owner)
     OWNERS,  # int32[num_owners, 2]: (key block, slot in PARTS or -1)
@@ -485,8 +613,11 @@ def attention_backward(
     num_slots,
     scale,  # softmax scale in base 2
     softmax_scale,
+    grid,  # see GridRows.geometry; None where slots are tokens
     INTERVALS: gl.constexpr,
     HEAD_DIM: gl.constexpr,
+    BOX: gl.constexpr,  # of 64 slots of a grid, or ()
+    UNITS: gl.constexpr,
 ):
     """Gradients of 128 keys an item, and what they add to dQ."""
     DTYPE: gl.constexpr = K.dtype
@@ -500,8 +631,12 @@ def attention_backward(
     DS_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, QUERIES], DTYPE)
     if DQ is not None:
         grad_scores = gl.allocate_shared_memory(DTYPE, [4, KEYS, QUERIES], DS_LAYOUT)
+        dq = gl.allocate_shared_memory(gl.float32, [2, HEAD_DIM // 8, 256], DQ.layout)
+        places = gl.allocate_shared_memory(gl.int32, [2, 1], LINE)
     else:
         grad_scores = q
+        dq = q
+        places = q
     lse = gl.allocate_shared_memory(gl.float32, [STAGES, 1, QUERIES], LSE.layout)
     delta = gl.allocate_shared_memory(gl.float32, [STAGES, 1, QUERIES], DELTA.layout)
     records = gl.allocate_shared_memory(gl.int32, [2, 8], LINE)
@@ -533,21 +668,42 @@ def attention_backward(
     mbarrier.init(k_full.index(0), count=1)
     mbarrier.init(v_full.index(0), count=1)
     shared = Shared(
-        q, grad_out, k, v, grad_scores, lse, delta, bounds, patterns, words, records, fields,
-        blocks, q_full, grad_full, k_full, v_full, record_full,
+        q, grad_out, k, v, grad_scores, dq, places, lse, delta, bounds, patterns, words, records,
+        fields, blocks, q_full, grad_full, k_full, v_full, record_full,
     )  # fmt: skip
-    inputs = (Q, GRAD_OUT, V, LSE, DELTA, BOUNDS_ARRAY, PATTERNS)
+    inputs = (
+        (Q, Q_GRID),
+        (GRAD_OUT, GRAD_OUT_GRID),
+        (V, V_GRID),
+        LSE,
+        DELTA,
+        BOUNDS_ARRAY,
+        PATTERNS,
+    )
     lists = (ITEMS, OWNERS, OFFSETS, COUNTS, ENTRIES, TICKETS)
     sizes = (num_kv_heads, group, num_q_blocks, num_slots)
     producer_sizes = (num_items, num_programs, num_owners, num_kv_heads, group)
-    outputs = (DK, DV, DQ, PARTS)
+    outputs = ((DK, DK_GRID), (DV, DV_GRID), DQ, PARTS)
     scales = (scale, softmax_scale)
-    gl.warp_specialize(
-        [
-            (_consume, (0, shared, outputs, sizes, scales, INTERVALS, HAS_PATTERNS, HEAD_DIM)),
-            (_consume, (1, shared, outputs, sizes, scales, INTERVALS, HAS_PATTERNS, HEAD_DIM)),
-            (_produce, (K, inputs, shared, lists, producer_sizes, INTERVALS, HAS_PATTERNS)),
-        ],
-        [4, 1],
-        [240, 24],
-    )  # fmt: skip
+    T = Tiling(INTERVALS, HAS_PATTERNS, HEAD_DIM, BOX, UNITS, DQ is not None)
+    if DQ is not None:
+        gl.warp_specialize(
+            [
+                (_consume, (0, shared, outputs, sizes, scales, grid, T)),
+                (_consume, (1, shared, outputs, sizes, scales, grid, T)),
+                (_produce, ((K, K_GRID), inputs, shared, lists, producer_sizes, grid, T)),
+                (_add, (DQ, shared, group, T)),
+            ],
+            [4, 1, 1],
+            [240, 24, 24],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (_consume, (0, shared, outputs, sizes, scales, grid, T)),
+                (_consume, (1, shared, outputs, sizes, scales, grid, T)),
+                (_produce, ((K, K_GRID), inputs, shared, lists, producer_sizes, grid, T)),
+            ],
+            [4, 1],
+            [240, 24],
+        )

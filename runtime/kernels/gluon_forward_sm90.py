@@ -33,7 +33,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from cmask.runtime.kernels.gluon_names import aggregate, load_block, reinterpret, store_block
+from cmask.runtime.kernels.gluon_names import aggregate, load_block, reinterpret
+from cmask.runtime.kernels.gluon_rows import corner, is_in_grid, linear, load_rows, store_rows
 from cmask.runtime.kernels.gluon_softmax import (
     load_words,
     mask_by_bounds,
@@ -151,86 +152,6 @@ class Shared:
 
 
 @gluon.jit
-def _is_in_grid(slot, grid):
-    first_slot, stop_slot = grid[0], grid[1]
-    return (slot >= first_slot) & (slot < stop_slot)
-
-
-@gluon.jit
-def _linear(slot, grid):
-    """The row of a slot outside the grid, in the tensor of such rows."""
-    stop_slot = grid[1]
-    return gl.where(slot >= stop_slot, slot - stop_slot, slot)
-
-
-@gluon.jit
-def _corner(slot, grid, BOX: gl.constexpr, UNITS: gl.constexpr):
-    """(frame, row, column) of the first token of a box; a tile is UNITS boxes, one on another."""
-    first_slot, tiles_down, tiles_across = grid[0], grid[2], grid[3]
-    if len(BOX) == 2:
-        unit = (slot - first_slot) // (BOX[0] * BOX[1])
-        tile = unit // UNITS
-        row = tile // tiles_across
-        return (
-            row * 0,
-            row * (BOX[0] * UNITS) + unit % UNITS * BOX[0],
-            (tile % tiles_across) * BOX[1],
-        )
-    else:
-        unit = (slot - first_slot) // (BOX[0] * BOX[1] * BOX[2])
-        tile = unit // UNITS
-        frame = tile // (tiles_down * tiles_across)
-        row = tile // tiles_across % tiles_down
-        return (
-            frame * (BOX[0] * UNITS) + unit % UNITS * BOX[0],
-            row * BOX[1],
-            (tile % tiles_across) * BOX[2],
-        )
-
-
-@gluon.jit
-def _load(
-    x, x_grid, barrier, buffer, batch, head, num_heads, slot, grid,
-    BOX: gl.constexpr, UNITS: gl.constexpr, DIM: gl.constexpr,
-):  # fmt: skip
-    """Rows from a slot on, by TMA: in a line, or as a box of the grid; zeros past every edge."""
-    if len(BOX) == 0:
-        load_block(x, [batch, head, slot, 0], barrier, buffer)
-    else:
-        if _is_in_grid(slot, grid):
-            frame, row, column = _corner(slot, grid, BOX, UNITS)
-            if len(BOX) == 2:
-                target = buffer.reshape([1, 1, BOX[0], BOX[1], DIM])
-                load_block(x_grid, [batch, head, row, column, 0], barrier, target)
-            else:
-                target = buffer.reshape([1, BOX[0], BOX[1], BOX[2], DIM])
-                load_block(
-                    x_grid, [batch * num_heads + head, frame, row, column, 0], barrier, target
-                )
-        else:
-            load_block(x, [batch, head, _linear(slot, grid), 0], barrier, buffer)
-
-
-@gluon.jit
-def _store(out, out_grid, buffer, batch, head, num_heads, slot, grid, T):
-    """The inverse of `_load`, 64 rows; what lies past an edge is dropped."""
-    BOX: gl.constexpr = T.BOX
-    if len(BOX) == 0:
-        store_block(out, [batch, head, slot, 0], buffer)
-    else:
-        if _is_in_grid(slot, grid):
-            frame, row, column = _corner(slot, grid, BOX, T.UNITS)
-            if len(BOX) == 2:
-                source = buffer.reshape([1, 1, BOX[0], BOX[1], T.V_HEAD_DIM])
-                store_block(out_grid, [batch, head, row, column, 0], source)
-            else:
-                source = buffer.reshape([1, BOX[0], BOX[1], BOX[2], T.V_HEAD_DIM])
-                store_block(out_grid, [batch * num_heads + head, frame, row, column, 0], source)
-        else:
-            store_block(out, [batch, head, _linear(slot, grid), 0], buffer)
-
-
-@gluon.jit
 def _store_lse(LSE, lse, head_index, q_len, slot, grid, BOX: gl.constexpr, UNITS: gl.constexpr):
     """64 values of LSE, in the caller's order of tokens; none where LSE is no address."""
     wanted = LSE.to(gl.int64) != 0
@@ -239,8 +160,8 @@ def _store_lse(LSE, lse, head_index, q_len, slot, grid, BOX: gl.constexpr, UNITS
     if len(BOX) == 0:
         gl.store(base + slot + i, lse, mask=(slot + i < q_len) & wanted)
     else:
-        if _is_in_grid(slot, grid):
-            frame, row, column = _corner(slot, grid, BOX, UNITS)
+        if is_in_grid(slot, grid):
+            frame, row, column = corner(slot, grid, BOX, UNITS)
             if len(BOX) == 2:
                 row = row + i // BOX[1]
                 column = column + i % BOX[1]
@@ -255,7 +176,7 @@ def _store_lse(LSE, lse, head_index, q_len, slot, grid, BOX: gl.constexpr, UNITS
             gl.store(base + token, lse, mask=inside & wanted)
         else:
             line_first, line_length = grid[8], grid[9]
-            line = _linear(slot, grid) + i
+            line = linear(slot, grid) + i
             gl.store(base + line_first + line, lse, mask=(line < line_length) & wanted)
 
 
@@ -292,7 +213,7 @@ def _issue_v(state, keys, shared, T):
             sync_named(V_EMPTY + state.v_stage, T.THREADS)
         barrier = shared.v_full.index(state.v_stage)
         mbarrier.expect(barrier, v.block_type.nbytes)
-        _load(
+        load_rows(
             v, v_grid, barrier, shared.v.index(state.v_stage), batch, head, num_kv_heads,
             state.v_block * T.BLOCK_N, grid, T.KEY_BOX, T.KEY_UNITS, T.V_HEAD_DIM,
         )  # fmt: skip
@@ -314,7 +235,7 @@ def _issue_block(state, block, pattern, keys, shared, T):
             mbarrier.expect(barrier, k.block_type.nbytes)
     else:
         mbarrier.expect(barrier, k.block_type.nbytes)
-    _load(
+    load_rows(
         k, k_grid, barrier, shared.k.index(state.stage), batch, head, num_kv_heads,
         block * T.BLOCK_N, grid, T.KEY_BOX, T.KEY_UNITS, T.HEAD_DIM,
     )  # fmt: skip
@@ -361,7 +282,7 @@ def _produce(Q, K, V, PATTERNS, shared, lists, scalars, grid, T):
             place = buffer * T.WARPGROUPS + i
             barrier = shared.q_full.index(place)
             mbarrier.expect(barrier, q.block_type.nbytes)
-            _load(
+            load_rows(
                 q, q_grid, barrier, shared.q.index(place * T.Q_STEP), batch, head, num_heads,
                 (q_block * T.WARPGROUPS + i) * 64, grid, T.BOX, T.UNITS, T.HEAD_DIM,
             )  # fmt: skip
@@ -484,7 +405,9 @@ def _write(accumulator, row_max, row_sum, item, shared, output, T):
     fence_async_shared()
     batch = item.head_index // num_heads
     head = item.head_index % num_heads
-    _store(out, out_grid, target, batch, head, num_heads, item.slot, grid, T)
+    store_rows(
+        out, out_grid, target, batch, head, num_heads, item.slot, grid, T.BOX, T.UNITS, T.V_HEAD_DIM
+    )
 
 
 @gluon.jit

@@ -157,7 +157,7 @@ def publish(records, record_full, n, f0, f1, f2, f3, f4, f5, f6, f7):
 
 
 @gluon.jit
-def field(words, n, FIELD: gl.constexpr):
-    """One field of the n-th item, as every thread of a warpgroup reads it."""
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+def field(words, n, FIELD: gl.constexpr, WARPS: gl.constexpr = 4):
+    """One field of the n-th item, as every thread of so many warps reads it."""
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
     return gl.max(words.index((n & 1) * 8 + FIELD).load(LAYOUT), 0)

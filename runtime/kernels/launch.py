@@ -24,6 +24,7 @@ class Launch:
     owners       int32[owners, 2]: (block, slot of partial sums or -1); an owner may be a part of
                  a block's work, see `parts`
     heavy        int32[blocks in parts, 3]: (block, first slot, stop slot)
+    tokens       int32[slots]: the token of each slot, -1 where there is none; read with `grid`
     is_gluon     whether the kernel is a Hopper one
     grid         how the kernel finds slots in tensors in the caller's order; None: it is given
                  slots
@@ -38,6 +39,7 @@ class Launch:
     items: Tensor
     owners: Tensor
     heavy: Tensor
+    tokens: Tensor
     block_m: int
     block_n: int
     num_warps: int
@@ -50,7 +52,7 @@ class Launch:
     num_slots: int
     grid: GridRows | None = None
 
-    NUM_TENSORS = 9
+    NUM_TENSORS = 10
     NUM_INTEGERS = 10 + GridRows.NUM_INTEGERS
 
     @cached_property
@@ -77,6 +79,7 @@ class Launch:
             self.items,
             self.owners,
             self.heavy,
+            self.tokens,
         ]
 
     def integers(self) -> list[int]:

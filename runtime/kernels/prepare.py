@@ -97,6 +97,9 @@ class PreparesCalls(Protocol):
     def read_tokens(self, block_m: int, block_n: int) -> Tensor:
         """int32[kv_len] on the host: 1 where some query sees the key, by token."""
 
+    def slot_tokens(self) -> Tensor:
+        """int32[slots] on the host: the token of each slot of a grid and a line, -1 without."""
+
 
 def prepare(plan: PreparesCalls, kind: CallKind) -> Prepared:
     """Choose kernel and configurations, and put the block lists on the device.
@@ -122,11 +125,17 @@ def prepare(plan: PreparesCalls, kind: CallKind) -> Prepared:
                 bytes_per_walk=tokens * row_bytes,
             )
         )
-    grid = plan.grid_rows if kernel == "gluon" and kind.reorders and not kind.needs_grad else None
-    if grid is not None and launches[0].block_n <= grid.volume:
-        launches = [_in_callers_order(launches[0], plan)]
+    if kind.reorders and _read_boxes(launches, plan.grid_rows):
+        launches = [_in_callers_order(launch, plan) for launch in launches]
         return Prepared(kernel, tuple(launches), reorders=False)
     return Prepared(kernel, tuple(launches), reorders=kind.reorders)
+
+
+def _read_boxes(launches: list[Launch], grid: GridRows | None) -> bool:
+    """Whether all kernels of a call find slots in tensors in the caller's order."""
+    if grid is None or launches[0].block_n > grid.volume:
+        return False
+    return all(launch.is_gluon for launch in launches)
 
 
 def _in_callers_order(launch: Launch, plan: PreparesCalls) -> Launch:
@@ -136,6 +145,7 @@ def _in_callers_order(launch: Launch, plan: PreparesCalls) -> Launch:
         launch,
         key_is_read=read.to(launch.items.device),
         has_unread_keys=int(not bool(read.all())),
+        tokens=plan.slot_tokens().to(launch.items.device),
         grid=plan.grid_rows,
     )
 
@@ -164,6 +174,8 @@ def _kernel(kind: CallKind, measured: Measured) -> str:
     if kernel is None and given:
         kernel = given[0]
     if kernel is None:
+        kernel = kernel_of(measured, needs_grad=kind.needs_grad)
+    if kernel is None:
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
         chosen = choose_kernel(device.type, capability, dtype, largest)
         if chosen is None:
@@ -173,8 +185,6 @@ def _kernel(kind: CallKind, measured: Measured) -> str:
             )
         return chosen
     if kernel not in NAMES:
-    if kernel is None:
-        kernel = kernel_of(measured, needs_grad=kind.needs_grad)
         raise ValueError(f"kernel must be one of {listed(NAMES)}, got {kernel!r}")
     if kernel != "reference":
         _check(kernel, dtype, largest, device)
@@ -202,6 +212,7 @@ def _configs(
 ) -> list[KernelConfig]:
     """One per direction; the forward's alone where no gradient will be asked for.
 
+    The caller's, or what was measured for the mask, or the shipped choice.
     None for dQ where it comes with dK and dV: sums in no fixed order.
     """
     if kernel == "reference":
@@ -213,7 +224,6 @@ def _configs(
         check_config(config, kernel, kind.head_dim, kind.v_head_dim)
     configs = [
         given.get(direction)
-    The caller's, or what was measured for the mask, or the shipped choice.
         or choose_config(
             direction,
             dtype=_name(kind.dtype),

@@ -32,7 +32,12 @@ from cmask.runtime.kernels.tensors import (
     precision_of,
     rows_of_heads,
 )
-from cmask.runtime.kernels.triton_blocks import load_piece, load_rows, store_rows
+from cmask.runtime.kernels.triton_blocks import (
+    load_piece,
+    load_rows,
+    rows_of_slots,
+    store_rows,
+)
 from cmask.runtime.kernels.triton_masking import (
     interval_bits,
     interval_bits_across,
@@ -43,7 +48,7 @@ _LARGEST_BLOCK = 128  # every block_m divides it
 _ROW_BLOCK = 32  # rows of one `backward_rows` program
 
 
-@triton.jit(do_not_specialize=["num_heads", "q_len", "padded_len"])
+@triton.jit(do_not_specialize=["num_heads", "q_len", "num_slots", "padded_len"])
 def backward_rows(
     OUT,
     GRAD_OUT,
@@ -51,6 +56,7 @@ def backward_rows(
     GRAD_LSE,  # the same, read only if HAS_GRAD_LSE
     DELTA,  # float32[batch * num_heads, padded_len]
     LSE_BASE_2,  # the same
+    TOKENS,  # int32[num_slots]: the row of each slot, or None where slots are rows
     out_batch_stride,
     out_head_stride,
     out_row_stride,
@@ -59,19 +65,21 @@ def backward_rows(
     grad_row_stride,
     num_heads,
     q_len,
+    num_slots,
     padded_len,
     HAS_GRAD_LSE: tl.constexpr,
     BLOCK: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
 ):
-    """Delta and base-2 log-sum-exp of BLOCK rows of one head."""
+    """Delta and base-2 log-sum-exp of BLOCK slots of one head."""
     blocks = padded_len // BLOCK
     head_index = (tl.program_id(0) // blocks).to(tl.int64)
-    rows = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    slots = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    rows = rows_of_slots(TOKENS, slots, num_slots).to(tl.int64)
     batch, head = head_index // num_heads, head_index % num_heads
     dims = tl.arange(0, PADDED_DIM)[None, :]
-    exists = rows < q_len
+    exists = rows >= 0
     inside = exists[:, None] & (dims < HEAD_DIM)
     out = OUT + batch * out_batch_stride + head * out_head_stride
     out = tl.load(out + rows[:, None] * out_row_stride + dims, mask=inside, other=0.0)
@@ -82,9 +90,9 @@ def backward_rows(
     if HAS_GRAD_LSE:
         delta -= tl.load(GRAD_LSE + head_index * q_len + rows, mask=exists, other=0.0)
     sees_nothing = lse == float("-inf")
-    tl.store(DELTA + head_index * padded_len + rows, tl.where(sees_nothing, 0.0, delta))
+    tl.store(DELTA + head_index * padded_len + slots, tl.where(sees_nothing, 0.0, delta))
     lse = tl.where(sees_nothing, float("inf"), lse * 1.4426950408889634)
-    tl.store(LSE_BASE_2 + head_index * padded_len + rows, lse)
+    tl.store(LSE_BASE_2 + head_index * padded_len + slots, lse)
 
 
 @triton.jit
@@ -386,11 +394,19 @@ class Inputs(NamedTuple):
 
 
 def rows_of(
-    out: Tensor, grad_out: Tensor, lse: Tensor, grad_lse: Tensor | None
+    out: Tensor,
+    grad_out: Tensor,
+    lse: Tensor,
+    grad_lse: Tensor | None,
+    tokens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(delta, base-2 lse) as float32[batch * heads, padded_len], a multiple of 128."""
+    """(delta, base-2 lse) as float32[batch * heads, padded_len], a multiple of 128.
+
+    tokens: int32[slots], the row of each slot, -1 where there is none; None: slots are rows.
+    """
     batch, num_heads, q_len, v_head_dim = out.shape
-    padded_len = -(-q_len // _LARGEST_BLOCK) * _LARGEST_BLOCK
+    num_slots = q_len if tokens is None else len(tokens)
+    padded_len = -(-num_slots // _LARGEST_BLOCK) * _LARGEST_BLOCK
     out = out if out.stride(-1) == 1 else out.contiguous()
     delta = torch.empty(batch * num_heads, padded_len, dtype=torch.float32, device=out.device)
     lse_base_2 = torch.empty_like(delta)
@@ -402,10 +418,12 @@ def rows_of(
         lse if grad_lse is None else grad_lse.contiguous(),
         delta,
         lse_base_2,
+        tokens,
         *out.stride()[:3],
         *grad_out.stride()[:3],
         num_heads,
         q_len,
+        num_slots,
         padded_len,
         HAS_GRAD_LSE=grad_lse is not None,
         BLOCK=_ROW_BLOCK,

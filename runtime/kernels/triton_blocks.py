@@ -67,3 +67,14 @@ def _addresses(X, layout, batch, head, row, ROWS: tl.constexpr, COLUMNS: tl.cons
     base += tl.cast(row, tl.int64) * row_stride
     inside = (row + rows < layout[3]) & (columns < layout[4] * STEP)
     return base + rows * row_stride + columns, inside
+
+
+@triton.jit
+def rows_of_slots(TOKENS, slots, num_slots):
+    """The row of each slot, -1 where there is none; TOKENS: int32[num_slots], or None."""
+    exists = slots < num_slots
+    if TOKENS is None:
+        rows = tl.where(exists, slots, -1)
+    else:
+        rows = tl.load(TOKENS + slots, mask=exists, other=-1)
+    return rows

@@ -14,6 +14,7 @@ from cmask import masks
 from cmask.runtime import attention
 from cmask.runtime.kernels.config import GLUON_BACKWARD
 from support.attending import check, plan_of, random_inputs, results, shipped
+from support.grids import CLEAR, IMAGE_FIRST, VIDEO
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
 
@@ -63,6 +64,34 @@ def test_rows_have_several_intervals(count: int) -> None:
     assert plan.device_descriptor(64, 128).num_intervals > 0
     q, k, v = random_inputs(plan, heads=(1, 1), dims=(64, 64), dtype=torch.bfloat16)
     check(q, k, v, plan, "gluon", configs=(GLUON_BACKWARD,))
+
+
+@pytest.mark.parametrize("body", [CLEAR, IMAGE_FIRST])
+@pytest.mark.parametrize("text", [0, 1, 100, 200])
+@pytest.mark.parametrize("grid", [(24, 40), (33, 47), (5, 9)])
+def test_a_grid_is_read_in_place(grid: tuple[int, int], text: int, body: str) -> None:
+    body = "param radius = 8\n" + body if "radius" in body else body
+    plan = plan_of(body, text=text, height=grid[0], width=grid[1])
+    q, k, v = random_inputs(plan, batch=2, heads=(4, 2), dims=(64, 64), dtype=torch.bfloat16)
+    check(q, k, v, plan, "gluon")
+    (prepared,) = (kind for kind in plan.prepared.values() if len(kind.launches) == 2)
+    assert all(launch.grid is not None for launch in prepared.launches)
+
+
+@pytest.mark.parametrize("dims", [(64, 64), (128, 128)])
+@pytest.mark.parametrize("text", [0, 70])
+def test_a_video_is_read_in_place(text: int, dims: tuple[int, int]) -> None:
+    plan = plan_of(VIDEO, text=text, frames=7, height=13, width=21)
+    q, k, v = random_inputs(plan, batch=2, heads=(2, 2), dims=dims, dtype=torch.bfloat16)
+    check(q, k, v, plan, "gluon")
+
+
+def test_key_blocks_of_a_grid_are_done_in_parts() -> None:
+    """Text that every pixel sees is more work than one program should have."""
+    plan = plan_of("param radius = 4\n" + CLEAR, text=100, height=120, width=160)
+    q, k, v = random_inputs(plan, heads=(1, 1), dims=(64, 64), dtype=torch.bfloat16)
+    check(q, k, v, plan, "gluon")
+    assert any(launch.num_slots for kind in plan.prepared.values() for launch in kind.launches)
 
 
 def test_what_nobody_sees_may_hold_nan() -> None:

@@ -180,14 +180,18 @@ def _compiled(variant: Variant, config: KernelConfig) -> Any:
 
 def _call(variant: Variant, config: KernelConfig) -> None:
     """One call, on tensors of the host; what is in them does not matter."""
-    grid = variant.grid
-    tokens = 1024 if grid is None else TEXT + grid.frames * grid.rows * grid.columns
+    tokens = _tokens(variant)
     dtype = getattr(torch, variant.dtype)
     d, dv = variant.dims
     q, out = (torch.zeros(1, HEADS, tokens, dim, dtype=dtype) for dim in (d, dv))
     k, v = (torch.zeros(1, KV_HEADS, tokens, dim, dtype=dtype) for dim in (d, dv))
     launch = _launch(variant, config, -(-tokens // config.block_m))
     gluon_forward_launch.forward(q, k, v, (launch,), d**-0.5, out=out)
+
+
+def _tokens(variant: Variant) -> int:
+    grid = variant.grid
+    return 1024 if grid is None else TEXT + grid.frames * grid.rows * grid.columns
 
 
 def _launch(variant: Variant, config: KernelConfig, num_blocks: int) -> Launch:
@@ -202,6 +206,7 @@ def _launch(variant: Variant, config: KernelConfig, num_blocks: int) -> Launch:
         "items": (HEADS * num_blocks, 2),
         "owners": (num_blocks, 2),
         "heavy": (1, 3),
+        "tokens": (num_blocks * config.block_m,),
     }
     return Launch(
         **{name: torch.ones(shape, dtype=torch.int32) for name, shape in shapes.items()},
@@ -244,7 +249,7 @@ def _backward(variant: Variant, config: KernelConfig, has_dq: bool) -> Any:
         raise _Compiled(run(*arguments, grid=grid, warmup=True, **options))
 
     driver.set_active(_Hopper())
-    tokens, d = 1024, variant.dims[0]
+    d, tokens = variant.dims[0], _tokens(variant)
     dtype = getattr(torch, variant.dtype)
     q, k = (torch.zeros(1, heads, tokens, d, dtype=dtype) for heads in (HEADS, KV_HEADS))
     rows = torch.zeros(HEADS, tokens)
@@ -265,6 +270,7 @@ def _backward(variant: Variant, config: KernelConfig, has_dq: bool) -> Any:
 
 BACKWARD = {
     "pattern": (Variant(), True),
+    "grid of two axes": (Variant(grid=IMAGE), True),
     "bounds": (Variant(has_patterns=False, num_intervals=1), True),
 }
 ALL_BACKWARD = BACKWARD | {
@@ -272,6 +278,8 @@ ALL_BACKWARD = BACKWARD | {
     "four intervals": (Variant(has_patterns=False, num_intervals=4), True),
     "float16 head_dim 64": (Variant(dims=(64, 64), dtype="float16"), True),
     "without dQ": (Variant(), False),
+    "grid of three axes": (Variant(grid=VIDEO), True),
+    "grid of small tiles": (Variant(grid=SMALL_TILES), True),
 }
 
 
