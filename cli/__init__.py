@@ -8,6 +8,7 @@ explain.py   cmask explain: the rules in closed form, and what one query or key 
 inspect.py   cmask inspect: what an artifact holds
 list.py      cmask list: the masks that ship
 bench/       cmask bench: speed next to peers
+tune/        cmask tune: the fastest configurations for a mask
 
 values.py    `32k`, `NAME=VALUE`: what people type, as values
 options.py   the options that commands share

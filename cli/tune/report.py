@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -84,12 +85,17 @@ def _tried_as_json(each: Tried) -> dict[str, Any]:
         "detail": each.detail,
         "latency_ms": each.ms,
         "ratio_to_default": each.ratio,
-        "difference": each.difference,
+        "difference": _plain(each.difference),
         "mode": each.mode,
         "times_ms": each.times,
         "ratios": each.ratios,
         "confirmed_ratios": each.confirmed,
     }
+
+
+def _plain(value: float | None) -> float | str | None:
+    """JSON knows no NaN and no infinity."""
+    return value if value is None or math.isfinite(value) else str(value)
 
 
 def _configs(each: Tried) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ Nothing here knows a GPU: a clock times, candidates come as calls.  Every time o
 compared with one of the default from the same round, so that a clock that drifts drifts for both.
 
 1. Each candidate is made, its result compared with the default's, and timed once: what is wrong
-   or hopeless is timed no more.
+   or hopeless is timed no more.  A kernel whose likeliest candidate is far off is left at that.
 2. Rounds: the default and all that are left, in turn, each after a rest.
 3. The same for what follows from the fastest (pairs, orders of work).
 4. The fastest and the default once more: only these times decide, as the fastest of many is also
@@ -32,6 +32,7 @@ from cmask.cli.tune.space import Candidate
 from cmask.cli.tune.tried import LEAST_ROUNDS, Found, Tried, begun, ratio_of
 
 HOPELESS = 1.3  # times as long as the default at first sight
+GIVE_UP = 1.5  # the same of a kernel's likeliest candidate: its others are not tried
 
 
 class Bench(Protocol):
@@ -74,7 +75,7 @@ def search(
     except _Stopped as error:
         stopped = str(error)
     for each in found.tried:
-        each.runner = None
+        each.release()
         if each.status == "not tried" and not each.detail:
             each.detail = stopped
     return Found(tuple(found.tried), stopped, is_interrupted)
@@ -88,6 +89,7 @@ class _Search:
     ) -> None:
         self._bench, self._clock, self._say = bench, clock, say
         self._rounds, self._deadline = max(LEAST_ROUNDS, rounds), deadline
+        self._given_up: dict[str, str] = {}  # of each kernel that was timed, why; empty if not
         self.tried: list[Tried] = []
 
     def run(self, candidates: Sequence[Candidate]) -> None:
@@ -96,6 +98,7 @@ class _Search:
         self._prepare(default)
         if default.runner is None:
             raise _Stopped(f"the default is {default.status}")
+        self._given_up[default.candidate.kernel] = ""
         self._try(self.tried[1:])
         known = {each.candidate for each in self.tried}
         further = self._bench.follow_ups([each.candidate for each in self._fastest()])
@@ -111,6 +114,9 @@ class _Search:
             if time.monotonic() > self._deadline:
                 each.detail = "no time was left"
                 continue
+            if self._given_up.get(each.candidate.kernel):
+                each.end("slow", self._given_up[each.candidate.kernel])
+                continue
             self._prepare(each)
             if each.runner is not None:
                 self._look(each)
@@ -118,7 +124,7 @@ class _Search:
         self._take_rounds(tried)
         for each in self._fastest()[1:]:
             if each is not self.tried[0]:
-                each.runner = None  # a graph holds memory
+                each.release()
 
     def _prepare(self, each: Tried) -> None:
         """Make and check a candidate; it has a runner if it is to be timed."""
@@ -138,7 +144,7 @@ class _Search:
     def _capture(self, each: Tried, eager: Runner) -> None:
         """A graph of it, unless the default has none: both are timed in the same way."""
         default = self.tried[0]
-        each.runner, each.mode = eager, "eager"
+        each.runner, each.mode, each.held = eager, "eager", eager
         if each is default:
             try:
                 each.runner, each.mode = self._clock.capture(eager), "graph"
@@ -150,8 +156,14 @@ class _Search:
     def _look(self, each: Tried) -> None:
         """A first time of it, beside the default's."""
         self._round([each])
-        if each.runner is not None and ratio_of(each) > HOPELESS:
-            each.end("slow", f"{ratio_of(each):.2f} × the default's time at first sight")
+        if each.runner is None:
+            return
+        ratio, kernel = ratio_of(each), each.candidate.kernel
+        if kernel not in self._given_up:
+            why = f"{kernel}'s likeliest takes {ratio:.2f} × the default's time"
+            self._given_up[kernel] = why if ratio > GIVE_UP else ""
+        if ratio > HOPELESS:
+            each.end("slow", f"{ratio:.2f} × the default's time at first sight")
 
     def _take_rounds(self, tried: Sequence[Tried]) -> None:
         for index in range(self._rounds):

@@ -42,6 +42,11 @@ class Candidate:
     configs: tuple[KernelConfig, ...]
     reason: str = ""
 
+    @property
+    def kernel(self) -> str:
+        """By which it runs."""
+        return self.configs[0].kernel
+
     def __str__(self) -> str:
         named = len(self.configs) > 1
         return "; ".join(f"{c.direction} {words(c)}" if named else words(c) for c in self.configs)
@@ -100,7 +105,7 @@ def _chosen(
 def candidates_of(
     way: Way, budget: Budget, kernels: Sequence[str], default: Candidate
 ) -> list[Candidate]:
-    """All but the default, the likely ones first.
+    """All but the default, of each kernel the likely ones first.
 
     Of the portable backward, one kernel varies at a time beside the usual other one.
     """

@@ -23,6 +23,8 @@ class Tried:
     times       of a call in each round [ms]
     ratios      the same by the default's time in that round
     confirmed   ratios of the last rounds, which decide
+    runner      what is timed; None once it is timed no more
+    held        the call itself: a graph of it reads tensors that only the call keeps
     """
 
     candidate: Candidate
@@ -34,6 +36,7 @@ class Tried:
     ratios: list[float] = field(default_factory=list)
     confirmed: list[float] = field(default_factory=list)
     runner: Runner | None = field(default=None, repr=False)
+    held: Runner | None = field(default=None, repr=False)
 
     @property
     def ms(self) -> float | None:
@@ -62,8 +65,13 @@ class Tried:
         return self.status == "ok" and len(self._counts) >= LEAST_ROUNDS
 
     def end(self, status: str, detail: str) -> None:
-        """Time it no more."""
-        self.status, self.detail, self.runner = status, detail, None
+        """Time it no more, for this reason."""
+        self.status, self.detail = status, detail
+        self.release()
+
+    def release(self) -> None:
+        """Give back what it holds of the device."""
+        self.runner = self.held = None
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat
@@ -19,12 +20,19 @@ from cmask.runtime.kernels.config import KernelConfig
 
 
 def candidate(name: int, reason: str = "") -> Candidate:
-    """One that is told from others by a number."""
-    config = KernelConfig(direction="forward", block_m=name, block_n=64, num_warps=4, num_stages=2)
+    """One that is told from others by a number; from 50 on, of another kernel."""
+    config = KernelConfig(
+        direction="forward",
+        block_m=name,
+        block_n=64,
+        num_warps=4,
+        num_stages=2,
+        kernel="triton" if name < 50 else "gluon",
+    )
     return Candidate((config,), reason)
 
 
-LATER = 7  # from here on, candidates are follow-ups
+LATER = (7, 8)  # follow-ups
 Times = float | Sequence[float] | BaseException
 
 
@@ -116,7 +124,7 @@ def found_by(
     say: Callable[[str], None] = lambda text: None,
 ) -> tuple[Found, dict[int, Tried]]:
     """What a search finds, and each candidate by its number; 0 is the default."""
-    names = [name for name in bench.times if name < LATER]
+    names = [name for name in bench.times if name not in LATER]
     candidates = [candidate(name, "too large" if name in unfit else "") for name in names]
     found = search(bench, candidates, clock or FakeClock(), rounds=4, deadline=deadline, say=say)
     return found, {each.candidate.configs[0].block_m: each for each in found.tried}
@@ -204,6 +212,51 @@ def test_a_hopeless_candidate_is_timed_once() -> None:
     assert (tried[1].status, tried[1].times) == ("slow", [1.5])
     assert "1.50 × the default's" in tried[1].detail
     assert tried[2].times == [1.25] * 5
+
+
+def test_a_kernel_that_is_far_off_is_left_at_its_likeliest_candidate() -> None:
+    bench = FakeBench({0: 1.0, 1: 1.6, 2: 0.95, 50: 1.6, 51: 0.5, 52: 0.5})
+    found, tried = found_by(bench)
+    assert bench.made == [0, 1, 2, 50]
+    assert (tried[51].status, tried[52].status) == ("slow", "slow")
+    assert tried[52].detail == "gluon's likeliest takes 1.60 × the default's time"
+    assert found.winner is tried[2], "the default's own kernel goes on"
+    bench = FakeBench({0: 1.0, 50: 1.4, 51: 0.5})
+    assert found_by(bench)[0].winner is not None
+    assert bench.made == [0, 50, 51]
+
+
+@dataclass
+class Forgetful(FakeBench):
+    """Keeps no call that it makes, only whether others do."""
+
+    calls: list[weakref.ref[Any]] = field(default_factory=list)
+
+    def make(self, candidate: Candidate) -> Contender:
+        contender = super().make(candidate)
+        self.calls.append(weakref.ref(contender.call))
+        return contender
+
+    @property
+    def held(self) -> list[bool]:
+        return [reference() is not None for reference in self.calls]
+
+
+def test_calls_are_held_while_their_graphs_are_timed_and_no_longer() -> None:
+    bench, held = Forgetful({0: 1.0, 1: 0.9}), []
+
+    class Replaying(FakeClock):
+        def capture(self, runner: Runner) -> Runner:
+            ms = runner.call()
+            return Runner(lambda: ms)
+
+        def burst(self, runner: Runner, length_ms: float) -> float:
+            held.append(bench.held)
+            return super().burst(runner, length_ms)
+
+    found_by(bench, Replaying())
+    assert held == [[True, True]] * len(held)
+    assert bench.held == [False, False]
 
 
 def test_candidates_take_turns_with_the_default() -> None:
