@@ -49,6 +49,7 @@ from cmask.runtime.kernels.gluon_sync import (
     publish,
     release_stage,
     sync_named,
+    sync_warp,
     take_ticket,
 )
 
@@ -172,6 +173,7 @@ def _issue(ring, count, block, pattern, inputs, place, shared, grid, T, KIND: gl
     LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
     # made visible by the arrival that `expect` is
     shared.blocks.index(stage).store(gl.full([1], 0, gl.int32, layout=LAYOUT) + block)
+    sync_warp()
     barrier = shared.q_full.index(stage)
     row = block * QUERIES
     if KIND == PATTERN:

@@ -41,6 +41,22 @@ def arrive_named(barrier, THREADS: gl.constexpr):
 
 
 @gluon.jit
+def sync_warp():
+    """What lanes of this warp have stored comes before what any of them does next.
+
+    An arrival releases what its own lane has stored: those of `expect` and TMA are one lane's.
+    """
+    gl.inline_asm_elementwise(
+        "bar.warp.sync 0xffffffff; mov.u32 $0, $1;",
+        "=r,r",
+        [gl.to_tensor(0)],
+        gl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@gluon.jit
 def release_stage(FIRST: gl.constexpr, stage, STAGES: gl.constexpr, THREADS: gl.constexpr):
     """Come to barrier FIRST + stage, each number an immediate."""
     B0: gl.constexpr = FIRST + 0

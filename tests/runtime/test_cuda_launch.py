@@ -69,7 +69,13 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     return fake
 
 
-def relaunch(**metadata: Any) -> tuple[Relaunch | None, torch.Tensor, torch.Tensor]:
+def ptx_of(sizes: list[int]) -> str:
+    """The head of a kernel with parameters of these sizes."""
+    parameters = ",\n".join(f"  .param .align 8 .b8 kernel_{i}[{n}]" for i, n in enumerate(sizes))
+    return f".version 8.8\n.visible .entry kernel(\n{parameters}\n)\n{{ ret; }}"
+
+
+def relaunch(driver: Driver, **metadata: Any) -> tuple[Relaunch | None, torch.Tensor, torch.Tensor]:
     x = torch.zeros(3, 100, 32, dtype=torch.bfloat16)
     y = torch.zeros(8)
     descriptor = SimpleNamespace(base=x, shape=list(x.shape), strides=list(x.stride()))
@@ -85,6 +91,7 @@ def relaunch(**metadata: Any) -> tuple[Relaunch | None, torch.Tensor, torch.Tens
         function=77,
         metadata=SimpleNamespace(**{**given, **metadata}),
         src=SimpleNamespace(signature=SIGNATURE),
+        asm={"ptx": ptx_of(driver.sizes)},
         _init_handles=lambda: None,
     )
     arguments = (descriptor, y, 5, (6, 1, 7), 0.25, 99)
@@ -92,7 +99,7 @@ def relaunch(**metadata: Any) -> tuple[Relaunch | None, torch.Tensor, torch.Tens
 
 
 def test_parameters_are_laid_out_as_the_kernel_reads_them(driver: Driver) -> None:
-    again, x, y = relaunch()
+    again, x, y = relaunch(driver)
     assert again is not None
     again(1234, [x.data_ptr()], [y.data_ptr()], 0.25)
     (seen,) = driver.launched
@@ -112,7 +119,7 @@ def test_parameters_are_laid_out_as_the_kernel_reads_them(driver: Driver) -> Non
 
 
 def test_only_what_differs_is_changed(driver: Driver) -> None:
-    again, x, y = relaunch()
+    again, x, y = relaunch(driver)
     assert again is not None
     for maps, pointers, scale in (
         ([x.data_ptr()], [y.data_ptr()], 0.25),
@@ -132,18 +139,18 @@ def test_a_kernel_that_reads_other_parameters_is_left_to_triton(
     sizes: list[int], driver: Driver
 ) -> None:
     driver.sizes = sizes
-    assert relaunch()[0] is None
+    assert relaunch(driver)[0] is None
 
 
 @pytest.mark.parametrize("metadata", [{"num_ctas": 2}, {"global_scratch_size": 64}])
 def test_what_needs_more_than_parameters_is_left_to_triton(
     metadata: dict[str, int], driver: Driver
 ) -> None:
-    assert relaunch(**metadata)[0] is None
+    assert relaunch(driver, **metadata)[0] is None
 
 
 def test_a_failed_launch_is_an_error(driver: Driver) -> None:
-    again, x, y = relaunch()
+    again, x, y = relaunch(driver)
     assert again is not None
     driver.fails = 700
     with pytest.raises(RuntimeError, match="CUDA error 700"):
