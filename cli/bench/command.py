@@ -53,6 +53,9 @@ def bench_command(
         _option("--kernels", "NAME=KERNEL", "More columns of cmask, by gluon or triton."),
     ] = None,
     rounds: Annotated[str, _option("--rounds", "R,S", "Rounds rested, sustained; 4,2.")] = "4,2",
+    calls: Annotated[
+        str, _option("--calls", "graph,eager", "Graph replays, plain calls; both if left out.")
+    ] = "graph,eager",
     cold_l2: Annotated[
         bool, typer.Option("--cold-l2", help="Overwrite the L2 cache before every call.")
     ] = False,
@@ -97,6 +100,7 @@ def bench_command(
         against=_read(given.parse_peers, against) if against else None,
         kernels=_read(given.parse_kernels, tuple(kernels or ())),
         rounds=_read(given.parse_rounds, rounds),
+        calls=_read(given.parse_calls, calls),
         cold_l2=cold_l2,
         budget_s=budget,
         sizes=read_options(None, size, param).sizes,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from cmask.cli.bench.rows import Result, Samples
+from cmask.cli.bench.settings import CALLS
 
 PAUSE_S = 0.12  # before a rested burst
 RESTED_MS = 12.0
@@ -115,9 +116,17 @@ Say = Callable[[str], None]
 
 
 def measure(
-    entries: Sequence[Entry], clock: Clock, *, rounds: tuple[int, int], say: Say
+    entries: Sequence[Entry],
+    clock: Clock,
+    *,
+    rounds: tuple[int, int],
+    say: Say,
+    calls: tuple[str, ...] = CALLS,
 ) -> Measured:
-    """Check every entry, then time all that are right; see the head of this file."""
+    """Check every entry, then time all that are right; see the head of this file.
+
+    calls: of `CALLS`, which to time; what cannot be captured is timed eagerly all the same.
+    """
     results = {entry.name: Result(entry.name, "interrupted") for entry in entries}
     turns: list[_Turn] = []
     is_interrupted = False
@@ -130,7 +139,7 @@ def measure(
                 ready[entry.name] = contender
             say(_said(results[entry.name], time.monotonic() - begun))
         for name, contender in ready.items():
-            results[name] = _add_turns(turns, results[name], contender, clock)
+            results[name] = _add_turns(turns, results[name], contender, clock, calls)
         _take_turns(turns, clock, rounds, say)
     except KeyboardInterrupt:
         is_interrupted = True
@@ -164,7 +173,13 @@ def _said(result: Result, seconds: float) -> str:
     return f"  {result.name}: {result.status} in {seconds:.1f} s {result.detail}".rstrip()
 
 
-def _add_turns(turns: list[_Turn], result: Result, contender: Contender, clock: Clock) -> Result:
+def _add_turns(
+    turns: list[_Turn],
+    result: Result,
+    contender: Contender,
+    clock: Clock,
+    calls: tuple[str, ...],
+) -> Result:
     """Eager calls, and the replay of a graph where it can be captured."""
     eager = Runner(contender.call, contender.around)
     try:
@@ -173,12 +188,14 @@ def _add_turns(turns: list[_Turn], result: Result, contender: Contender, clock: 
         _recover(clock)
         return replace(result, status=why_not(error), detail=short(error))
     no_graph = ""
-    try:
-        turns.append(_Turn(result.name, "graph", clock.capture(eager)))
-    except Exception as error:  # whatever a peer raises while it is captured
-        _recover(clock)
-        no_graph = short(error)
-    turns.append(_Turn(result.name, "eager", eager))
+    if "graph" in calls:
+        try:
+            turns.append(_Turn(result.name, "graph", clock.capture(eager)))
+        except Exception as error:  # whatever a peer raises while it is captured
+            _recover(clock)
+            no_graph = short(error)
+    if "eager" in calls or no_graph:
+        turns.append(_Turn(result.name, "eager", eager))
     return replace(result, host_us=host_us, no_graph=no_graph)
 
 

@@ -134,7 +134,11 @@ def _measure(
 ) -> Group:
     group, before = bench.group(direction), stand.state()
     found = measure(
-        bench.entries(direction), stand.clock, rounds=settings.rounds, say=reporter.note
+        bench.entries(direction),
+        stand.clock,
+        rounds=settings.rounds,
+        say=reporter.note,
+        calls=settings.calls,
     )
     outcome.is_interrupted = found.is_interrupted
     return replace(

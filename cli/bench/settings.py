@@ -21,6 +21,7 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 BACKWARD_FLOPS = 2.5  # of the forward's: five products of matrices instead of two
 BUDGET_S = 1200.0
 ROUNDS = (4, 2)
+CALLS = ("graph", "eager")  # replays of CUDA graphs, and plain calls
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Settings:
     against     peers in the order of columns; None: all that are installed
     kernels     more columns of cmask: name -> kernel
     rounds      rested, sustained
+    calls       replays of graphs, plain calls
     budget_s    no mask is started after so long
     sizes       of masks of one's own
     paper       whether the paper's figures stand beside ours
@@ -51,6 +53,7 @@ class Settings:
     against: tuple[str, ...] | None = None
     kernels: Mapping[str, str] = field(default_factory=dict)
     rounds: tuple[int, int] = ROUNDS
+    calls: tuple[str, ...] = CALLS
     cold_l2: bool = False
     budget_s: float = BUDGET_S
     sizes: Mapping[str, Any] = field(default_factory=dict)
@@ -95,6 +98,11 @@ def parse_directions(text: str) -> tuple[Direction, ...]:
     """`fwd`, `bwd` or both."""
     chosen = _known(text, DIRECTIONS, "direction")
     return tuple(direction for direction in DIRECTIONS if direction in chosen)
+
+
+def parse_calls(text: str) -> tuple[str, ...]:
+    """`graph`, `eager` or both."""
+    return _known(text, CALLS, "kind of call")
 
 
 def parse_peers(text: str) -> tuple[str, ...]:

@@ -75,6 +75,7 @@ def test_a_shipped_name_is_that_of_its_case() -> None:
         (("--kernels", "new=cuda"), "reference, triton, gluon"),
         (("--kernels", "flex=triton"), "`flex` is a column already"),
         (("--rounds", "4"), "write 4,2"),
+        (("--calls", "warm"), "there are graph, eager"),
         (("causal", "--size", "text=64"), "`causal` has sizes of its own here"),
         (("--json", "nowhere/out.json"), "there is no folder nowhere for out.json"),
     ],

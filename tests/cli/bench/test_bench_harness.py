@@ -154,6 +154,18 @@ def test_what_cannot_be_captured_is_timed_eagerly_and_says_so() -> None:
     assert clock.recoveries == 1
 
 
+@pytest.mark.parametrize(("calls", "timed"), [(("graph",), {0.9, 2.0}), (("eager",), {1.0, 2.0})])
+def test_only_the_calls_that_are_asked_for_are_timed(
+    calls: tuple[str, ...], timed: set[float]
+) -> None:
+    """But what cannot be captured has no other."""
+    clock = FakeClock(unfit_for_graphs=[2.0])
+    listed = [Entry("cmask", *takes(1.0)), Entry("fa4", *takes(2.0))]
+    found = measure(listed, clock, rounds=(1, 1), say=lambda text: None, calls=calls)
+    assert {ms for ms, _ in clock.bursts} == timed
+    assert all(result.is_ok and result.times.rested for result in found.results)
+
+
 def test_a_wrong_result_is_never_timed() -> None:
     clock = FakeClock()
     wrong = takes(1.0, is_right=False, error=0.5, detail="errors dQ 0.5")
