@@ -9,8 +9,7 @@ them) from a queue.  For every query head of the group it walks blocks of 64 que
                 P^T = exp2(K Q^T - lse), dV += P^T dO, dS^T = P^T (V dO^T - delta), dK += dS^T Q,
                 and half of the columns each of dQ = dS K, for which both exchange dS in shared
                 memory; dQ goes to shared memory as float32, in the order of the accumulator
-    adder       a warp: adds what the consumers have left there to dQ in memory, by TMA.  Consumers
-                that did it themselves (REDG) waited for it at the next fence for dS
+    adder       a warp: adds what the consumers have left there to dQ in memory, by TMA
 
 What is in flight in a consumer at step j, from top to bottom of `_step`:
 
