@@ -17,14 +17,15 @@ _MAX_READY = 1024  # kinds of tensors that a plan remembers
 
 
 class AttentionPlan(PreparesCalls, Protocol):
-    """What attention asks of a plan; `cmask.runtime.mask.Plan` is one.
+    """What attention asks of a plan; `cmask.runtime.mask.Plan` is one."""
 
-    prepared: what earlier calls prepared, by their kind.
-    ready: the short way that a call may take, by its tensors' shapes, strides and dtypes.
-    """
+    @property
+    def prepared(self) -> dict[CallKind, Prepared]:
+        """What earlier calls prepared, by their kind."""
 
-    prepared: dict[CallKind, Prepared]
-    ready: dict[Hashable, Callable[..., Any]]
+    @property
+    def ready(self) -> dict[Hashable, Callable[..., Any]]:
+        """The short way that a call may take, by its tensors' shapes, strides and dtypes."""
 
     @property
     def q_len(self) -> int:
