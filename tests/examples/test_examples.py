@@ -88,9 +88,20 @@ def test_options_change_no_loss(name: str, option: list[str], main: Any) -> None
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    "options", [[], ["--compile"], ["--checkpoint"], ["--compile", "--checkpoint"]], ids=str
-)
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")  # torch's advice
+@pytest.mark.parametrize("options", [["--compile"], ["--compile", "--checkpoint"]], ids=str)
+@each
+def test_a_compiled_example_sees_the_losses_of_dense_attention(
+    name: str, options: list[str], main: Any
+) -> None:
+    """Few steps: where lengths are drawn anew, each plan is compiled anew."""
+    call = ["--device", "cuda", "--dtype", "bfloat16", "--steps", "4"]
+    curves = main([*call, *LARGE[name], *options])
+    assert curves.gap < 3 * curves.noise + BFLOAT16_EPS
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [[], ["--checkpoint"]], ids=str)
 @each
 def test_an_example_learns_in_bfloat16(name: str, options: list[str], main: Any) -> None:
     """The numeric rule of kernels, for curves.
