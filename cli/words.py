@@ -14,6 +14,7 @@ from cmask.runtime.closed_form import (
     RowTable,
     ShiftedWindow,
     Test,
+    Tree,
 )
 from cmask.runtime.expressions import (
     ONE,
@@ -104,6 +105,8 @@ def _test(test: Test, names: Mapping[str, Value]) -> Iterator[str]:
             yield f"{squares} < {expression_in_words(radius, names)}²"
         case RowTable(table=table):
             yield f"k in the intervals of {table}[q]"
+        case Tree(table=table):
+            yield f"offset(k) is that of q or of an ancestor by {table}"
         case _:
             assert_never(test)
 

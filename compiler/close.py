@@ -16,6 +16,7 @@ from cmask.runtime.closed_form import (
     RowTable,
     ShiftedWindow,
     Test,
+    Tree,
 )
 from cmask.runtime.expressions import ONE, ZERO, Call, Expr, Literal
 
@@ -74,6 +75,8 @@ def test_of(pattern: ir.Pattern) -> Test:  # noqa: C901 - one case per pattern
             return Limit("pos", low=None, high=End(table=table))
         case ir.Rows(table=table):
             return RowTable(table)
+        case ir.Tree(table=table):
+            return Tree(table)
         case ir.All() | ir.And() | ir.Or():
             raise AssertionError("a combination is not a single test")
         case _:

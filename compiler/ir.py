@@ -99,6 +99,13 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
+class Tree:
+    """k is q or an ancestor of q: the table's entry is the offset of a query's parent."""
+
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
 class And:
     """Every part holds."""
 
@@ -113,7 +120,19 @@ class Or:
 
 
 Pattern = (
-    All | Same | Before | Upto | Window | ShiftedWindow | First | Disc | Until | Rows | And | Or
+    All
+    | Same
+    | Before
+    | Upto
+    | Window
+    | ShiftedWindow
+    | First
+    | Disc
+    | Until
+    | Rows
+    | Tree
+    | And
+    | Or
 )
 
 

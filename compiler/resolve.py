@@ -213,7 +213,7 @@ def _tables(pattern: ir.Pattern) -> set[str]:
     match pattern:
         case ir.And(parts=parts) | ir.Or(parts=parts):
             return {name for part in parts for name in _tables(part)}
-        case ir.Until(table=table) | ir.Rows(table=table):
+        case ir.Until(table=table) | ir.Rows(table=table) | ir.Tree(table=table):
             return {table}
         case _:
             return set()

@@ -13,9 +13,9 @@ from cmask.compiler.resolve_tables import table_entry
 from cmask.compiler.resolve_values import Values
 from cmask.compiler.resolve_windows import WINDOW, Windows
 from cmask.grammar import syntax
-from cmask.runtime.expressions import Literal
+from cmask.runtime.expressions import Entry, Literal
 
-NOT_YET = ("tree", "seen", "blocks")
+NOT_YET = ("seen", "blocks")
 
 # name -> how to write it
 USAGE = {
@@ -29,6 +29,7 @@ USAGE = {
     "disc": "`disc(radius)`, or `disc(h, w, radius)`",
     "until": "`until(table[row])`",
     "rows": "`rows(table)`",
+    "tree": "`tree(table[row])`",
 }
 
 Argument = syntax.Expression | syntax.Keyword
@@ -82,6 +83,7 @@ class Patterns:
             "disc": self.disc,
             "until": self.until,
             "rows": self.rows,
+            "tree": self.tree,
         }
         if name not in makers:
             self.faults.error(
@@ -184,16 +186,30 @@ class Patterns:
         return ()
 
     def until(self, node: syntax.Application) -> ir.Pattern | None:
+        entry = self.entry(node)
+        return None if entry is None else ir.Until(entry.table)
+
+    def tree(self, node: syntax.Application) -> ir.Pattern | None:
+        entry = self.entry(node)
+        if entry is None:
+            return None
+        if entry.index != "row":
+            self.usage(node, f"`tree` needs a parent for each query, not for each `{entry.index}`")
+            return None
+        return ir.Tree(entry.table)
+
+    def entry(self, node: syntax.Application) -> Entry | None:
+        """The one argument, an entry of a table; None if it is reported."""
         arguments = self.plain(node, 1)
         if arguments is None:
             return None
         if not isinstance(arguments[0], syntax.Entry):
+            name = node.name.text
             table = self.declared.tables.get(getattr(arguments[0], "name", ""))
-            usage = f"`until({table.name.text}[{table.index.text}])`" if table else ""
-            self.usage(node, "`until` takes an entry of a table", usage)
+            usage = f"`{name}({table.name.text}[{table.index.text}])`" if table else ""
+            self.usage(node, f"`{name}` takes an entry of a table", usage)
             return None
-        entry = table_entry(arguments[0], self.queries, self.declared, self.faults)
-        return None if entry is None else ir.Until(entry.table)
+        return table_entry(arguments[0], self.queries, self.declared, self.faults)
 
     def rows(self, node: syntax.Application) -> ir.Pattern | None:
         arguments = self.plain(node, 1)

@@ -23,6 +23,8 @@ It follows DESIGN.md section 2 word by word.  Where that is silent, these senten
   order; `[level]` entries by the level's instances in the whole sequence.  An entry that places a
   region is shifted into the scope with it; one in `until` is a `pos` of the scope already.
 - `rows(f)` counts keys along the scope, whatever their placement.
+- `tree(t)` compares offsets, as `self` does: entries are offsets in the query's own region
+  instance, a negative one is a root's, and a key of another region is the node of its offset.
 - A disc of a negative radius is empty.
 - In `window(axis, ..., edge=shift)` the axis that the window stays inside is the query's own.
 """
@@ -112,7 +114,7 @@ class _Pair:
                 return self._matches_more(pattern)
 
     def _matches_more(
-        self, pattern: ir.ShiftedWindow | ir.First | ir.Disc | ir.Until | ir.Rows
+        self, pattern: ir.ShiftedWindow | ir.First | ir.Disc | ir.Until | ir.Rows | ir.Tree
     ) -> bool:
         match pattern:
             case ir.ShiftedWindow():
@@ -126,6 +128,8 @@ class _Pair:
                 return self.layout.pos(self.k, self.scope) < self.layout.entry(table, self.q)
             case ir.Rows(table=table):
                 return self._in_row_intervals(table)
+            case ir.Tree(table=table):
+                return self._is_ancestor(table)
             case _:
                 assert_never(pattern)
 
@@ -155,3 +159,13 @@ class _Pair:
         ends = [0, *(line[row] for line in self.layout.lines(table))]
         key = self.k.instance.first_key + self.k.offset - self.layout.first_keys[self.scope]
         return any(ends[i] <= key < ends[i + 1] for i in range(0, len(ends), 2))
+
+    def _is_ancestor(self, table: str) -> bool:
+        """From the query up to a root, which is at most as many steps as there are nodes."""
+        parents, root = self.layout.lines(table), self.layout.row(table, self.q) - self.q.offset
+        node = self.q.offset
+        for _ in range(self.q.instance.length):
+            if node < 0 or node == self.k.offset:
+                break
+            node = int(parents[root + node])
+        return node == self.k.offset

@@ -23,6 +23,7 @@ from cmask.runtime.closed_form import (
     Placement,
     Region,
     RowTable,
+    Tree,
 )
 from cmask.runtime.derive.sizes import walk
 from cmask.runtime.descriptor import Descriptor
@@ -133,7 +134,7 @@ def _tables_of(form: ClosedForm) -> Iterator[str]:
     for clause in form.clauses:
         for test in clause.tests:
             match test:
-                case RowTable(table=table):
+                case RowTable(table=table) | Tree(table=table):
                     yield table
                 case Limit(low=low, high=high):
                     yield from (e.table for e in (low, high) if e is not None and e.table)

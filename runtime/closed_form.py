@@ -151,7 +151,17 @@ class RowTable:
     table: str
 
 
-Test = Limit | ShiftedWindow | Disc | RowTable
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The key's offset is the query's or that of an ancestor.
+
+    table: int[rows], the offset of each query's parent in its region instance; negative: a root.
+    """
+
+    table: str
+
+
+Test = Limit | ShiftedWindow | Disc | RowTable | Tree
 
 
 @dataclass(frozen=True, slots=True)

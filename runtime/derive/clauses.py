@@ -13,9 +13,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from cmask.runtime.closed_form import Clause, Disc, End, Limit, RowTable, ShiftedWindow, Test
+from cmask.runtime.closed_form import (
+    Clause,
+    Disc,
+    End,
+    Limit,
+    RowTable,
+    ShiftedWindow,
+    Test,
+    Tree,
+)
 from cmask.runtime.derive.sizes import BindError
 from cmask.runtime.derive.tokens import WHOLE, Array, Side, Tokens
+from cmask.runtime.derive.trees import tours
 from cmask.runtime.expressions import Expr, ExpressionError, Number, Value, evaluate
 
 Bools = NDArray[np.bool_]
@@ -161,19 +171,24 @@ class _TestBinder:
 
     def alternatives(self, tests: Sequence[Test]) -> Iterator[tuple[BoundLimit | BoundDisc, ...]]:
         """The tests as conjunctions: a `rows` table is one alternative per interval."""
-        yield from itertools.product(*(tuple(self.choices(test)) for test in tests))
+        for choice in itertools.product(*(tuple(self.choices(test)) for test in tests)):
+            yield tuple(itertools.chain.from_iterable(choice))
 
-    def choices(self, test: Test) -> Iterator[BoundLimit | BoundDisc]:
-        if not isinstance(test, RowTable):
-            yield self.test(test)
-            return
-        index = self.tokens.key_index(self.scope)
-        columns = self.tokens.row_intervals(test.table)
-        yield BoundLimit(index, None, columns[0])
-        for i in range(1, len(columns), 2):
-            yield BoundLimit(index, columns[i], columns[i + 1])
+    def choices(self, test: Test) -> Iterator[tuple[BoundLimit | BoundDisc, ...]]:
+        match test:
+            case RowTable(table=table):
+                index = self.tokens.key_index(self.scope)
+                columns = self.tokens.row_intervals(table)
+                yield (BoundLimit(index, None, columns[0]),)
+                for i in range(1, len(columns), 2):
+                    yield (BoundLimit(index, columns[i], columns[i + 1]),)
+            case Tree(table=table):
+                for first, stop, time in tours(self.tokens, table, self.scope):
+                    yield BoundLimit(first, None, time + 1), BoundLimit(stop, time + 1, None)
+            case _:
+                yield (self.test(test),)
 
-    def test(self, test: Test) -> BoundLimit | BoundDisc:
+    def test(self, test: Limit | ShiftedWindow | Disc) -> BoundLimit | BoundDisc:
         tokens, scope = self.tokens, self.scope
         match test:
             case Limit(coordinate=name, low=low, high=high, modulus=modulus):
@@ -191,8 +206,6 @@ class _TestBinder:
                     for a in axes
                 )
                 return BoundDisc(pairs, min(r, 2**31) ** 2 if r > 0 else 0)
-            case RowTable():
-                raise AssertionError("expanded by choices()")
 
     def end(self, end: End | None) -> Array | None:
         if end is None:

@@ -151,6 +151,7 @@ def test_a_region_named_twice_counts_once() -> None:
         ("disc(w, 3)", ir.Disc(("w",), Literal(3))),
         ("until(cut[row])", ir.Until("cut")),
         ("rows(cut)", ir.Rows("cut")),
+        ("tree(cut[row])", ir.Tree("cut")),
         (
             "same(h) & (all | self)",
             ir.And((ir.Same(Coordinate("h")), ir.Or((ir.All(), ir.Same(Coordinate("offset")))))),

@@ -18,7 +18,6 @@ LATER = {
     "flamingo_intervals",
     "natten_morton",
     "random_eviction",
-    "tree_verify",
     "vsa_topk",
 }
 MASKS = [parse(Source("example.cmask", block.text)).name.text for block in EXAMPLES]

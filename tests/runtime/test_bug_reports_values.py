@@ -212,6 +212,24 @@ def test_siblings_of_a_draft_tree_do_not_leak__CM_029(kernel: str) -> None:
 
 
 @on_every_kernel
+def test_a_draft_tree_is_written_by_its_parents__CM_029(kernel: str) -> None:
+    body = "table parent[row]; key region past; region node; node sees past: all;"
+    body += "node sees node: tree(parent[row])"
+    plan = plan_of(body, past=100, node=5, parent=[-1, 0, 0, 1, 2])
+    check(*random_inputs(plan, heads=(8, 2), dtype=torch.bfloat16), plan, kernel)
+
+
+@on_every_kernel
+def test_each_request_has_a_tree_of_its_own__CM_122(kernel: str) -> None:
+    random = np.random.default_rng(0)
+    body = "table parent[row]; group request* { key region past; region node;"
+    body += "node sees past: window(128, 0); node sees node: tree(parent[row]) }"
+    parents = [-1, *random.integers(0, np.arange(1, 16)).tolist()] * 2
+    plan = plan_of(body, past=[300, 77], node=[16, 16], parent=parents)
+    check(*random_inputs(plan, heads=(16, 2), dtype=torch.bfloat16), plan, kernel)
+
+
+@on_every_kernel
 def test_few_leaves_see_a_long_prefix_and_some_nodes__CM_030(kernel: str) -> None:
     rows = [[(0, 7)], [(0, 6), (7, 8)], [(0, 5), (7, 9)], [(0, 6), (9, 10)]]
     plan = plan_of(ROWS, q=4, k=10, func=interval_table(rows))

@@ -239,9 +239,11 @@ class LayoutDrawing:
         every = [r.level for r in self.regions]
         return [name for name in found if name and every.count(name) <= 1]
 
-    def table(self, index: str, users: tuple[str, ...], *, rows: bool = False) -> str:
-        """A new table, or one more use of a `[row]` table."""
-        kind = "func" if rows else "table"
+    def table(self, index: str, users: tuple[str, ...], kind: str = "table") -> str:
+        """A new table, or one more use of a `[row]` table.
+
+        kind: "table", "func" (of `rows`) or "parent" (of `tree`).
+        """
         shared = [t for t in self.tables.values() if t.index == "row" and t.name.startswith(kind)]
         if index == "row" and shared and self.chance(3):
             table = self.pick(shared)
@@ -262,12 +264,25 @@ class LayoutDrawing:
             else:
                 item = next(i.name for i in self.starred() if i.level == table.index)
                 count = sum(path[-1][0] == item for path in laid_out.paths)
+            if table.name.startswith("parent"):
+                lengths = [i.length for i in laid_out.instances if i.region.name in table.users]
+                self.sizes[table.name] = [p for n in lengths for p in self.parents_of(n)]
+                continue
             lines = 2 * self.pick((0, 1, 2)) + 1 if table.name.startswith("func") else 0
             filled = [self.numbers(count) for _ in range(lines or 1)]
             self.sizes[table.name] = filled if lines else filled[0]
 
     def starred(self) -> list[Item]:
         return [*self.regions, *(g for chain in self.parents.values() for g in chain)]
+
+    def parents_of(self, count: int) -> list[int]:
+        """Of a random forest, whose nodes lie in any order."""
+        order = self.draw(st.permutations(range(count)))
+        parents = [-1] * count
+        for place in range(1, count):
+            parent = self.draw(st.integers(-1, place - 1))
+            parents[order[place]] = -1 if parent < 0 else order[parent]
+        return parents
 
     def numbers(self, count: int) -> list[int]:
         return list(self.draw(st.lists(st.integers(0, 40), min_size=count, max_size=count)))

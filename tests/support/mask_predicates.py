@@ -248,6 +248,19 @@ def omni_attention(q, k, kind):
 
 
 # ----------------------------------------------------------------- speculative decoding
+def tree_verify(q, k, past, parent):
+    """All `past` keys, and the ancestors of node q, itself included (Medusa, EAGLE, JetSpec).
+
+    Parents come before their children; the root's is -1.
+    """
+    n = len(parent)
+    sees = np.eye(n, dtype=bool)
+    for i in range(1, n):
+        sees[i] |= sees[parent[i]]
+    t = k - past
+    return (t < 0) | (sees[np.clip(q, 0, n - 1), np.clip(t, 0, n - 1)] & (t >= 0) & (t < n))
+
+
 def eagle3_ttt(q, k, n, length):
     """EAGLE-3 training-time test: n keys of step 0 (causal), then one n-long slab per
     later step from which row q reads only its own diagonal entry."""
@@ -557,6 +570,8 @@ def _build() -> None:
     _add("transfusion", n, n, spans=_spans(n, 40, 256))
     kind = np.r_[np.zeros(100, INT), np.ones(400, INT), np.full(524, 2, INT)]
     _add("omni_attention", n, n, kind=kind)
+    parents = [-1, *np.random.default_rng(0).integers(0, np.arange(1, 64)).tolist()]
+    _add("tree_verify", 64, n, past=960, parent=parents)
     _add("eagle3_ttt", 256, 256 * 7, n=256, length=240)
     _add("dflash", 256, n, s=768, b=16, anchors=_anchors(16, 768, 16, 4))
     _add("draft_blocks_causal", 256, n, past=768, b=16)

@@ -4,7 +4,6 @@ Not written, because they need what the language does not have yet:
 
     random_eviction     hides keys from some row on: `seen(death[key])`
     flamingo_intervals  the interval of queries belongs to the key: `seen(birth[key], death[key])`
-    tree_verify         ancestors in a draft tree: `tree(parent[row])`
     natten_morton       tokens stored along a Z curve: `stored morton`
     block_topk          a table of visible blocks: `blocks(gate, 64, 128)`
     vsa_topk            the same: `blocks(gate, 64)`
@@ -322,6 +321,16 @@ mask eagle3_ttt {
     sizes { base = 240; pad = 16; step = 6; draft = 240; draft_pad = 16 }
 }
 """,
+    "tree_verify": """
+mask tree_verify {
+    table parent[row]
+    key region past
+    region node
+    node sees past: all
+    node sees node: tree(parent[row])
+    sizes { past = 960; node = 64 }
+}
+""",
     "dflash": """
 mask dflash {
     table anchor[draft]
@@ -534,6 +543,8 @@ def tables_of(name: str) -> dict[str, Any]:
             return {"kv_len": params["kv_len"].tolist()}
         case "hash_sparse":
             return {"order": params["order"].tolist()}
+        case "tree_verify":
+            return {"parent": params["parent"]}
         case "dflash":
             return {"anchor": params["anchors"]}
         case "interval_table":

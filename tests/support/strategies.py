@@ -97,7 +97,7 @@ class _Drawing(LayoutDrawing):
             parts = self.pick((2, 2, 3))
             return join(tuple(self.pattern(sides, depth - 1) for _ in range(parts)))
         kinds = ["all", "same", "before", "upto", "upto", "window", "window", "first", "rows"]
-        kinds += ["until"] * 2
+        kinds += ["until"] * 2 + ["tree"]
         kinds += ["shifted", "shifted", "disc", "disc"] if sides.axes() else []
         return self.simple(self.pick(kinds), sides)
 
@@ -113,11 +113,8 @@ class _Drawing(LayoutDrawing):
                 return ir.Window(self.coordinate(sides), self.reach(), self.reach())
             case "first":
                 return ir.First(Literal(self.pick((0, 1, 2, 5, math.inf))))
-            case "until":
-                index = self.pick(("row", *sides.query_levels()))
-                return ir.Until(self.table(index, _names(sides.queries)))
-            case "rows":
-                return ir.Rows(self.table("row", _names(sides.queries), rows=True))
+            case "until" | "rows" | "tree":
+                return self.tabled(kind, sides)
             case "shifted":
                 left, right, stride = (
                     self.pick((0, 1, 2)),
@@ -130,6 +127,16 @@ class _Drawing(LayoutDrawing):
                 axes = self.draw(st.lists(st.sampled_from(sides.axes()), min_size=1, unique=True))
                 return ir.Disc(tuple(axes), Literal(self.pick((-2, 0, 1, 2, 3))))
         return ir.All()
+
+    def tabled(self, kind: str, sides: _Sides) -> ir.Pattern:
+        queries = _names(sides.queries)
+        match kind:
+            case "rows":
+                return ir.Rows(self.table("row", queries, "func"))
+            case "tree":
+                return ir.Tree(self.table("row", queries, "parent"))
+        index = self.pick(("row", *sides.query_levels()))
+        return ir.Until(self.table(index, queries))
 
     def coordinate(self, sides: _Sides) -> ir.Coordinate:
         name = self.pick(sides.coordinates())

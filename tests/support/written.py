@@ -116,6 +116,8 @@ def pattern(  # noqa: C901 - one case per pattern
             return f"until({table}[{indices[table]}])"
         case ir.Rows(table=table):
             return f"rows({table})"
+        case ir.Tree(table=table):
+            return f"tree({table}[row])"
         case _:
             assert_never(node)
 
