@@ -60,6 +60,32 @@ assert attention(q, k, v, plan).isfinite().all()
     assert not _loaded(_run(code, str(artifact)), FOR_PEOPLE)
 
 
+def test_attention_and_the_integration_load_no_transformers(artifact: Path) -> None:
+    code = """
+import sys, torch
+from cmask.runtime import attention, load
+from cmask.runtime.integrations.transformers import register
+plan = load(sys.argv[1]).bind()
+attention(*torch.randn(3, 1, 2, plan.q_len, 32).unbind(0), plan)
+"""
+    assert not _loaded(_run(code, str(artifact)), ("transformers", *FOR_PEOPLE))
+
+
+def test_without_transformers_registering_says_what_to_install(artifact: Path) -> None:
+    code = """
+import sys
+sys.modules["transformers"] = None  # as if it were not installed
+from cmask.runtime.integrations.transformers import register
+try:
+    register("x", sys.argv[1])
+except ImportError as error:
+    assert "pip install 'cmask[transformers]'" in str(error), error
+else:
+    raise AssertionError("it was registered")
+"""
+    _run(code, str(artifact))
+
+
 def test_compiling_does_not_load_torch() -> None:
     code = """
 from cmask.compiler.pipeline import compile_source

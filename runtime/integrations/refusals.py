@@ -101,7 +101,7 @@ def check_config(name: str, config: Any, *, is_one_mask: bool) -> None:
     """
     kinds = set(getattr(config, "layer_types", None) or ())
     if getattr(config, "is_encoder_decoder", False):
-        raise ValueError(f"{name}: a model of an encoder and a decoder cannot be served")
+        raise ValueError(f"{name}: a model with an encoder and a decoder cannot be served")
     if "chunked_attention" in kinds or getattr(config, "attention_chunk_size", None):
         raise ValueError(f"{name}: layers that attend in chunks cannot be served")
     if is_one_mask and {"full_attention", "sliding_attention"} <= kinds:

@@ -125,15 +125,14 @@ class _Implementation:
         """What transformers' mask registry calls."""
         if isinstance(attention_mask, CallMask):
             return attention_mask  # `generate` made it before it called a compiled model
+        plans = self._plans_for(config, local_size)
         extent = Extent(
             q_start=int(q_offset), q_len=q_length, kv_start=int(kv_offset), kv_len=kv_length
         )
         if use_vmap or not (allow_is_causal_skip or q_length == 1):  # it may be more than causal
             function = None if use_vmap else mask_function
             check_function(self.key, function, batch_size, extent, device)
-        mask: CallMask = call_mask(
-            self._plans_for(config, local_size), local_size, batch_size, extent, attention_mask
-        )
+        mask: CallMask = call_mask(plans, local_size, batch_size, extent, attention_mask)
         return mask
 
     def attend(
