@@ -1,0 +1,60 @@
+"""The example with transformers: what is learned and said is that of eager attention."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="an extra: pip install cmask[transformers]")
+
+FOLDER = Path(__file__).parents[2] / "examples"
+BFLOAT16_EPS = 2.0**-8
+
+
+@pytest.fixture
+def main(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The example's `main`, loaded beside its neighbours as when it is run."""
+    monkeypatch.syspath_prepend(FOLDER)
+    spec = importlib.util.spec_from_file_location("llama", FOLDER / "transformers_llama.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "llama", module)  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    yield module.main
+    for shared in ("training", "transformer"):
+        sys.modules.pop(shared, None)
+
+
+def check_said(words: torch.Tensor) -> None:
+    """Two words in turn, each line its own."""
+    assert torch.equal(words[:, 2:], words[:, :-2])
+    assert (words[:, 0] != words[:, 1]).all()
+
+
+def test_the_example_learns_and_says_what_eager_attention_does(main: Any) -> None:
+    runs = main(["--device", "cpu"])
+    found, expected = runs["cmask:causal"], runs["eager"]
+    assert found.losses[-1] < 0.1 * found.losses[0]
+    # rounding grows with every step; the first losses are apart by rounding alone
+    assert found.losses[:5] == pytest.approx(expected.losses[:5], rel=1e-5)
+    assert found.losses == pytest.approx(expected.losses, rel=1e-2)
+    check_said(found.words)
+    assert torch.equal(found.words, expected.words)
+
+
+@pytest.mark.gpu
+def test_the_example_learns_in_bfloat16(main: Any) -> None:
+    """Each is learned from its own rounding: what both say is right all the same."""
+    runs = main(["--device", "cuda", "--dtype", "bfloat16", "--steps", "200"])
+    found, expected = runs["cmask:causal"], runs["eager"]
+    assert found.losses[0] == pytest.approx(expected.losses[0], rel=4 * BFLOAT16_EPS)
+    for run in (found, expected):
+        assert run.losses[-1] < 0.1 * run.losses[0]
+        check_said(run.words)
