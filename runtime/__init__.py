@@ -9,6 +9,7 @@ artifact.py      bytes -> checked artifact; ArtifactError
 mask.py          load, Mask.bind, Plan
 attend.py        attention(q, k, v, plan): check, choose kernel and config, launch
 kernels/         the kernels
+integrations/    cmask inside other libraries
 
 Importing this package loads none of them: torch comes with the first use of `attention`.
 """
