@@ -8,6 +8,7 @@ schema.py        the artifact format and the rules for changing it
 artifact.py      bytes -> checked artifact; ArtifactError
 mask.py          load, Mask.bind, Plan
 attend.py        attention(q, k, v, plan): check, choose kernel and config, launch
+decoding.py      decode(q, k_cache, v_cache, plan): caches that grow, paged, ragged
 kernels/         the kernels
 integrations/    cmask inside other libraries
 
@@ -22,15 +23,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cmask.runtime.artifact import ArtifactError
     from cmask.runtime.attend import attention
+    from cmask.runtime.decoding import decode
     from cmask.runtime.mask import Mask, Plan, load
 
-__all__ = ["ArtifactError", "Mask", "Plan", "attention", "load"]
+__all__ = ["ArtifactError", "Mask", "Plan", "attention", "decode", "load"]
 
 _HOMES = {
     "ArtifactError": "cmask.runtime.artifact",
     "Mask": "cmask.runtime.mask",
     "Plan": "cmask.runtime.mask",
     "attention": "cmask.runtime.attend",
+    "decode": "cmask.runtime.decoding",
     "load": "cmask.runtime.mask",
 }
 

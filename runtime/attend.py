@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cmask.runtime.checks import check_tensors, checked_scale
-from cmask.runtime.kernels import operator
+from cmask.runtime.kernels import decode_operator, operator
 from cmask.runtime.kernels.config import KernelConfig
 from cmask.runtime.kernels.prepare import CallKind, Prepared, PreparesCalls, prepare
 
@@ -108,12 +108,16 @@ def attention(
     softmax_scale  multiplies q · k; 1 / sqrt(head_dim) if None
     return_lse     also return the natural log-sum-exp, float32[batch, num_q_heads, q_len]; it
                    is differentiable
-    kernel         "gluon" (Hopper), "triton" or "reference"; chosen by device, dtype and head_dim
-                   if None
+    kernel         "gluon" (Hopper), "triton", "decode" (few queries, no gradients) or "reference";
+                   chosen by device, dtype, head_dim and the number of queries if None
     permuted       q, k and v are already in the plan's order (`plan.permute`); so is the result
     deterministic  gradients have the same bits in every run, as results always have; if None, as
                    `torch.use_deterministic_algorithms` says
     configs        one KernelConfig per direction (forward, dkdv, dq) instead of the shipped ones
+
+    Up to 64 queries of at least four times as many keys take the decode kernel where rows see at
+    most 4 intervals of keys and no gradient is asked for: a plan of `bind(rows=(start, stop))`.
+    For a paged cache, or sequences of different lengths, see `decode`.
 
     A query that sees no key gives output 0, LSE -inf and gradient 0.  A key that no query sees
     is never mixed in, whatever it holds, and its gradients are 0.
@@ -175,6 +179,9 @@ def _attend(
     if prepared is None:
         prepared = _prepare(plan, kind)
 
+    if prepared.decoding is not None:
+        is_plain = key is not None
+        return decode_operator.decode_by(prepared.decoding, q, k, v, scale, is_plain=is_plain)
     if prepared.reorders:
         q, k, v = plan.permute(q, "query"), plan.permute(k, "key"), plan.permute(v, "key")
     if k.shape[0] != q.shape[0]:

@@ -1,4 +1,4 @@
-"""What `attention` refuses, in words, before anything is launched."""
+"""What `attention` and `decode` refuse, in words, before anything is launched."""
 
 from __future__ import annotations
 
@@ -21,6 +21,61 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, lengths: tuple[int, int], ord
             raise ValueError(
                 f"{name} must be [batch, heads, tokens, head_dim], got {x.ndim} dimensions"
             )
+    _check_alike(q, k, v)
+    for name, x in (("k", k), ("v", v)):
+        if x.shape[0] not in (q.shape[0], 1):
+            raise ValueError(f"{name} must have batch {q.shape[0]} like q or 1, got {x.shape[0]}")
+    _check_heads(q, k, v)
+    for name, x, length in (("q", q, lengths[0]), ("k", k, lengths[1]), ("v", v, lengths[1])):
+        if x.shape[2] != length:
+            raise ValueError(f"{name} must have the plan's {length} {order}, got {x.shape[2]}")
+
+
+def check_cache(q: Tensor, k: Tensor, v: Tensor, page_table: Tensor | None) -> None:
+    """Refuse a cache that does not fit q, or its pages.
+
+    k, v: [batch or 1 or pages, heads, keys or page size, dim].
+    """
+    for name, x in (("q", q), ("k_cache", k), ("v_cache", v)):
+        if x.ndim != 4:
+            raise ValueError(f"{name} must have 4 dimensions, got {x.ndim}")
+        if torch.is_grad_enabled() and x.requires_grad:
+            raise ValueError(
+                f"{name} must not require a gradient: decode gives none; call it under "
+                "torch.no_grad(), or call attention"
+            )
+    _check_alike(q, k, v)
+    _check_heads(q, k, v)
+    if page_table is None:
+        for name, x in (("k_cache", k), ("v_cache", v)):
+            if x.shape[0] not in (q.shape[0], 1):
+                raise ValueError(
+                    f"{name} must have batch {q.shape[0]} like q or 1, got {x.shape[0]}"
+                )
+        if v.shape[2] != k.shape[2]:
+            raise ValueError(f"v_cache must hold k_cache's {k.shape[2]} keys, got {v.shape[2]}")
+        return
+    if (v.shape[0], v.shape[2]) != (k.shape[0], k.shape[2]):
+        raise ValueError(
+            f"v_cache must have k_cache's {k.shape[0]} pages of {k.shape[2]} keys, got "
+            f"{v.shape[0]} of {v.shape[2]}"
+        )
+    if page_table.ndim != 2:
+        raise ValueError(f"page_table must have 2 dimensions, got {page_table.ndim}")
+    check_list("page_table", page_table, (q.shape[0], page_table.shape[1]), q.device)
+
+
+def check_list(name: str, x: Tensor, shape: tuple[int, ...], device: torch.device) -> None:
+    """Refuse a tensor that is not int32 of this shape on the device."""
+    if x.dtype != torch.int32 or tuple(x.shape) != shape or x.device != device:
+        raise ValueError(
+            f"{name} must be int32{list(shape)} on {device}, got "
+            f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)} on {x.device}"
+        )
+
+
+def _check_alike(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """One dtype and one device."""
     if q.dtype not in DTYPES:
         raise ValueError(f"q must be one of {listed(DTYPES)}, got {q.dtype}")
     for name, x in (("k", k), ("v", v)):
@@ -28,12 +83,6 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, lengths: tuple[int, int], ord
             raise ValueError(f"{name} must have q's dtype {q.dtype}, got {x.dtype}")
         if x.device != q.device:
             raise ValueError(f"{name} must be on q's device {q.device}, got {x.device}")
-        if x.shape[0] not in (q.shape[0], 1):
-            raise ValueError(f"{name} must have batch {q.shape[0]} like q or 1, got {x.shape[0]}")
-    _check_heads(q, k, v)
-    for name, x, length in (("q", q, lengths[0]), ("k", k, lengths[1]), ("v", v, lengths[1])):
-        if x.shape[2] != length:
-            raise ValueError(f"{name} must have the plan's {length} {order}, got {x.shape[2]}")
 
 
 def _check_heads(q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -26,6 +26,7 @@ from cmask.runtime.schema import Body, StoredConfig
 if TYPE_CHECKING:
     import torch
 
+    from cmask.runtime.kernels.decode_rows import DecodeKind, Decoding
     from cmask.runtime.kernels.device import DeviceDescriptor
     from cmask.runtime.kernels.prepare import CallKind, Prepared
     from cmask.runtime.token_order import TokenOrder
@@ -152,6 +153,7 @@ class Plan:
     measured: tuple[StoredConfig, ...] = ()
     prepared: dict[CallKind, Prepared] = field(default_factory=dict)
     ready: dict[Hashable, Callable[..., Any]] = field(default_factory=dict)
+    decoding: dict[DecodeKind, Decoding] = field(default_factory=dict)
     _shape: tuple[int, int] | None = None
 
     @property

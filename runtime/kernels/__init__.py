@@ -11,11 +11,17 @@ parts.py             key blocks with much work, cut into parts
 operator.py          the custom operator: fake, autograd, dispatch to a kernel
 tensors.py           aligned tensors, and tensor descriptors for Triton
 reference.py         plain PyTorch: any device
+decode_operator.py   the custom operator of decoding
+decode_rows.py       what it takes of a plan
+decode_config.py     block shapes, and into how many shares keys are cut
+decode_launch.py     host side of triton_decode
+decode_reference.py  the same in plain PyTorch
 
 triton_masking.py    device functions: what a partial block lets through
 triton_blocks.py     device functions: blocks in and out of memory
 triton_forward.py    Triton: any GPU it compiles for, and its interpreter
 triton_backward.py
+triton_decode.py     few queries over a long cache, contiguous or paged
 triton_sums.py       gradients from what the Hopper backward has added up
 
 gluon_names.py       Gluon's names, whatever the version of Triton
@@ -43,7 +49,7 @@ _HOMES = {
     "triton": ("triton_forward", "triton_backward"),
     "gluon": ("gluon_forward_launch", "gluon_backward_launch"),
 }
-NAMES = tuple(_HOMES)
+NAMES = (*_HOMES, "decode")  # decode: forward alone, see decode_operator.py
 HALVES = ("bfloat16", "float16")
 
 

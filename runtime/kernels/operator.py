@@ -52,8 +52,8 @@ def run_forward(
     """What the operator does, for eager calls that need nothing of what torch adds to it."""
     out = empty_output(q, v)
     if 0 in q.shape or 0 in k.shape or 0 in v.shape:
-        return out.zero_(), _empty_lse(q).fill_(-torch.inf)
-    with _on_device_of(q):
+        return out.zero_(), empty_lse(q).fill_(-torch.inf)
+    with on_device_of(q):
         lse = forward_of(kernel)(q, k, v, launches, softmax_scale, out=out)
     return out, lse
 
@@ -102,7 +102,7 @@ def attention_backward(
     if 0 in (*q.shape, *k.shape, *v.shape):
         return dq.zero_(), dk.zero_(), dv.zero_()
     grad_out = torch.zeros_like(out) if grad_out is None else grad_out
-    with _on_device_of(q):
+    with on_device_of(q):
         launches = _launches(tensors, integers)
         arguments = (q, k, v, out, lse, grad_out, grad_lse, launches, softmax_scale)
         backward_of(kernel)(*arguments, dq=dq, dk=dk, dv=dv)
@@ -150,7 +150,7 @@ attention.register_autograd(_differentiate, setup_context=_save)
 
 
 def _outputs(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    return empty_output(q, v), _empty_lse(q)
+    return empty_output(q, v), empty_lse(q)
 
 
 def empty_output(q: Tensor, v: Tensor) -> Tensor:
@@ -162,7 +162,8 @@ def empty_output(q: Tensor, v: Tensor) -> Tensor:
     return out.permute(*(order.index(i) for i in range(3)), 3)
 
 
-def _empty_lse(q: Tensor) -> Tensor:
+def empty_lse(q: Tensor) -> Tensor:
+    """Uninitialised: float32, or float64 where q is."""
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     return q.new_empty(q.shape[:-1], dtype=dtype)
 
@@ -172,7 +173,8 @@ def _launches(tensors: list[Tensor], integers: list[int]) -> tuple[Launch, ...]:
     return tuple(Launch.nth(index, tensors, integers) for index in range(count))
 
 
-def _on_device_of(x: Tensor) -> AbstractContextManager[Any]:
+def on_device_of(x: Tensor) -> AbstractContextManager[Any]:
+    """Where kernels on `x` can be launched."""
     return _HERE if is_here(x) else torch.cuda.device(x.device)
 
 

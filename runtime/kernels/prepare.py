@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cmask.runtime.checks import listed
+from cmask.runtime.derive.bound import BoundMask
 from cmask.runtime.derive.boxes import GridRows
 from cmask.runtime.kernels import HALVES, NAMES, choose_kernel
 from cmask.runtime.kernels.budget import ITEMSIZE, SMALLEST_SHARED_MEMORY, Budget
@@ -21,6 +22,7 @@ from cmask.runtime.kernels.config import (
     KernelConfig,
     choose_config,
 )
+from cmask.runtime.kernels.decode_rows import DecodeKind, Decoding, decoding_of, why_not_rows
 from cmask.runtime.kernels.device import DeviceDescriptor
 from cmask.runtime.kernels.launch import Launch
 from cmask.runtime.kernels.measured import Measured, kernel_of, measured_configs, of_kernel
@@ -30,6 +32,8 @@ from cmask.runtime.schema import StoredConfig
 REFERENCE_CONFIG = KernelConfig(
     direction="forward", block_m=128, block_n=128, num_warps=1, num_stages=1, kernel="reference"
 )
+# queries that the decode kernel takes by itself, if there are four times as many keys
+MAX_DECODED_ROWS = 64
 
 
 class CallKind(NamedTuple):
@@ -55,11 +59,13 @@ class Prepared:
 
     tensors, integers  the launches as the operator takes them
     reorders           whether the caller's order must be permuted to the plan's first
+    decoding           instead of launches, for kernel="decode"
     """
 
     kernel: str
     launches: tuple[Launch, ...]
     reorders: bool
+    decoding: Decoding | None = None
 
     @cached_property
     def tensors(self) -> list[Tensor]:
@@ -106,8 +112,10 @@ def prepare(plan: PreparesCalls, kind: CallKind) -> Prepared:
 
     Raises ValueError if no kernel serves the call, or not the one that it names.
     """
-    if _full(plan.device) != kind.device:
-        raise ValueError(f"q must be on the plan's device {plan.device}, got {kind.device}")
+    check_device(plan.device, kind.device)
+    decoding = _decoding(plan, kind)
+    if decoding is not None:
+        return Prepared("decode", (), reorders=False, decoding=decoding)
     measured = _measured(kind, plan.measured)
     kernel = _kernel(kind, measured)
     group = kind.num_q_heads // kind.num_kv_heads
@@ -129,6 +137,51 @@ def prepare(plan: PreparesCalls, kind: CallKind) -> Prepared:
         launches = [_in_callers_order(launch, plan) for launch in launches]
         return Prepared(kernel, tuple(launches), reorders=False)
     return Prepared(kernel, tuple(launches), reorders=kind.reorders)
+
+
+def _decoding(plan: PreparesCalls, kind: CallKind) -> Decoding | None:
+    """How the decode kernel takes the call; None where another kernel does.
+
+    Raises ValueError if the call names it and it cannot.
+    """
+    is_named = kind.kernel == "decode"
+    if not is_named and (kind.kernel is not None or kind.configs is not None):
+        return None
+    fault = _why_not_decoded(plan, kind, is_named)
+    if fault and is_named:
+        raise ValueError(f'kernel="decode" cannot serve the call: {fault}')
+    if fault:
+        return None
+    largest = max(kind.head_dim, kind.v_head_dim)
+    check_kernel("decode", _name(kind.dtype), largest, kind.device)
+    bound: BoundMask = plan.bound  # type: ignore[attr-defined]
+    decoded = DecodeKind(
+        *(kind.batch, kind.num_q_heads, kind.num_kv_heads, bound.q_len),
+        *(kind.head_dim, kind.v_head_dim, kind.dtype, kind.device),
+        capacity=bound.kv_len,
+        page_size=0,
+        is_ragged=False,
+    )
+    return decoding_of(plan, decoded, "triton")  # type: ignore[arg-type]
+
+
+def _why_not_decoded(plan: PreparesCalls, kind: CallKind, is_named: bool) -> str:
+    """Why the decode kernel does not take a call, in words; empty if it does."""
+    bound = getattr(plan, "bound", None)
+    if not isinstance(bound, BoundMask):
+        return "the plan has no rows on the host"
+    if kind.needs_grad:
+        return "it gives no gradients"
+    if bound.is_permuted and not kind.reorders:
+        return "its tensors are in the plan's order"
+    if not is_named:
+        if kind.device.type != "cuda" or _name(kind.dtype) not in ITEMSIZE:
+            return "it runs on GPUs"
+        if max(kind.head_dim, kind.v_head_dim) > MAX_HEAD_DIM:
+            return "heads are too wide"
+        if not 0 < bound.q_len <= min(MAX_DECODED_ROWS, bound.kv_len // 4):
+            return "queries are many"
+    return why_not_rows(bound)
 
 
 def _read_boxes(launches: list[Launch], grid: GridRows | None) -> bool:
@@ -187,11 +240,11 @@ def _kernel(kind: CallKind, measured: Measured) -> str:
     if kernel not in NAMES:
         raise ValueError(f"kernel must be one of {listed(NAMES)}, got {kernel!r}")
     if kernel != "reference":
-        _check(kernel, dtype, largest, device)
+        check_kernel(kernel, dtype, largest, device)
     return kernel
 
 
-def _check(kernel: str, dtype: str, head_dim: int, device: torch.device) -> None:
+def check_kernel(kernel: str, dtype: str, head_dim: int, device: torch.device) -> None:
     """Refuse what the kernel that the caller names does not serve."""
     dtypes = HALVES if kernel == "gluon" else tuple(ITEMSIZE)
     if dtype not in dtypes:
@@ -203,8 +256,8 @@ def _check(kernel: str, dtype: str, head_dim: int, device: torch.device) -> None
     is_cuda = device.type == "cuda"
     if kernel == "gluon" and not (is_cuda and torch.cuda.get_device_capability(device)[0] == 9):
         raise ValueError(f'q must be on a Hopper GPU (sm_90) for kernel="gluon", got {device}')
-    if kernel == "triton" and not is_cuda and not _is_interpreted():
-        raise ValueError(f'q must be on a CUDA device for kernel="triton", got {device}')
+    if kernel in ("triton", "decode") and not is_cuda and not _is_interpreted():
+        raise ValueError(f'q must be on a CUDA device for kernel="{kernel}", got {device}')
 
 
 def _configs(
@@ -281,6 +334,12 @@ def _is_interpreted() -> bool:
     import triton
 
     return bool(triton.knobs.runtime.interpret)
+
+
+def check_device(expected: str | torch.device, device: torch.device) -> None:
+    """Refuse tensors that are not on a plan's device."""
+    if _full(expected) != device:
+        raise ValueError(f"q must be on the plan's device {expected}, got {device}")
 
 
 def _full(device: str | torch.device) -> torch.device:

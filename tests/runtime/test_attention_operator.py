@@ -169,7 +169,7 @@ def _call(plan: DensePlan, **changes: Any) -> None:
         ({"softmax_scale": 0.0}, "softmax_scale must be a positive finite number, got 0.0"),
         ({"softmax_scale": float("nan")}, "softmax_scale must be .*, got nan"),
         ({"softmax_scale": float("inf")}, "softmax_scale must be .*, got inf"),
-        ({"kernel": "flash"}, "kernel must be one of reference, triton, gluon, got 'flash'"),
+        ({"kernel": "flash"}, "kernel must be one of reference, triton, gluon, decode, got 'flash'"),
     ],
 )
 def test_what_cannot_be_served_is_refused_in_words(
@@ -244,7 +244,7 @@ def test_a_config_that_a_kernel_has_is_taken() -> None:
 def test_a_deterministic_backward_on_hopper_makes_dq_apart(
     deterministic: bool, kernels: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cmask.runtime.kernels.prepare._check", lambda *_: None)
+    monkeypatch.setattr("cmask.runtime.kernels.prepare.check_kernel", lambda *_: None)
     monkeypatch.setattr("cmask.runtime.kernels.prepare._resources", lambda _: (227 << 10, 90))
     cpu, plan = torch.device("cpu"), DensePlan(dense.causal(300, 300))
     kind = CallKind(

@@ -65,7 +65,7 @@ def launch_of(plan: Any, *, reorders: bool = False) -> Launch:
     cpu = torch.device("cpu")
     kind = CallKind(1, 4, 2, 64, 64, torch.bfloat16, cpu, False, "gluon", None, reorders, False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cmask.runtime.kernels.prepare._check", lambda *_: None)
+        patch.setattr("cmask.runtime.kernels.prepare.check_kernel", lambda *_: None)
         prepared = prepare(plan, kind)
     assert not prepared.reorders
     return prepared.launches[0]
