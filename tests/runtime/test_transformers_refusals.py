@@ -150,6 +150,25 @@ def test_a_mask_that_changes_what_is_cached_is_refused(kind: str) -> None:
         model.generate(words, max_new_tokens=3, cache_implementation=kind, disable_compile=True)
 
 
+@pytest.mark.parametrize(
+    ("kv_len", "window", "words"),
+    [
+        (5, WINDOW, f"Linear has a window of {WINDOW} tokens, .* is for full attention"),
+        (4, None, r"has \(1, 5, 4\) sequences, queries and keys, .* is for \(1, 5, 5\)"),
+    ],
+    ids=["window", "length"],
+)
+def test_a_layer_that_got_the_mask_of_another_is_refused(
+    kv_len: int, window: int | None, words: str
+) -> None:
+    key = register("refusing", CAUSAL)
+    mask = AttentionMaskInterface()[key](batch_size=1, q_length=5, kv_length=5)
+    q, k = torch.randn(1, 2, 5, 16), torch.randn(1, 2, kv_len, 16)
+    layer = torch.nn.Linear(1, 1)
+    with pytest.raises(ValueError, match=words):
+        AttentionInterface()[key](layer, q, k, k, mask, sliding_window=window)
+
+
 def test_names_and_layers_and_sizes_that_cannot_be() -> None:
     for name in ("", "a/b", "my-flash", "sdpa2"):
         with pytest.raises(ValueError, match="name must not be empty nor hold"):
