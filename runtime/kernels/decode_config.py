@@ -73,7 +73,7 @@ class DecodeLaunch:
 
 
 # (block_n, num_stages): the first that fits
-_HALF = ((64, 3), (64, 2), (32, 4), (32, 3), (32, 2), (16, 2), (16, 1))
+_HALF = ((64, 3), (64, 2), (32, 3), (32, 2), (16, 2), (16, 1))
 _FLOAT32 = ((16, 2), (16, 1))
 
 

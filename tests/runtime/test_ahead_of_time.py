@@ -54,6 +54,33 @@ def test_every_kernel_compiles_and_fits_shared_memory(target: int) -> None:
         assert kernel["shared"] <= kernel["limit"], kernel
 
 
+def check_decode(found: list[dict[str, Any]], count: int, most_spilled: int = 0) -> None:
+    """Next to nothing spills but for wide float32 and for rows between multiples of 16 bytes."""
+    assert len(found) == count
+    for kernel in found:
+        assert kernel["shared"] <= kernel["budget"] <= kernel["limit"], json.dumps(kernel)
+        if kernel["is_common"]:
+            assert kernel["spill_bytes"] <= most_spilled, json.dumps(kernel)
+        assert not kernel["serialized"], kernel
+
+
+@pytest.mark.parametrize("target", ["80", "90"])
+def test_the_common_decode_kernels_compile_without_spills(target: str) -> None:
+    check_decode(compiled("compile_ahead_decode", "few", target), 6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["80", "86", "90", "100", "120"])
+def test_every_decode_kernel_compiles(target: str) -> None:
+    check_decode(compiled("compile_ahead_decode", "all", target), 21, most_spilled=16)
+
+
+def test_the_oldest_triton_compiles_the_decode_kernels() -> None:
+    if not OLDEST_TRITON.exists():
+        pytest.skip(f"no {OLDEST_TRITON}: .ci/setup test installs it")
+    check_decode(compiled("compile_ahead_decode", "few", "90", path=OLDEST_TRITON), 6)
+
+
 def check_hopper(kernel: dict[str, Any]) -> None:
     """Nothing in the loops of the Hopper kernel makes its tensor cores wait."""
     found = json.dumps(kernel)

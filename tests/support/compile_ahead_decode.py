@@ -92,14 +92,21 @@ def compile_splits(target: int, case: Case) -> dict[str, Any]:
         head_dim=head_dim, v_head_dim=v_head_dim, itemsize=ITEMSIZE[case.dtype]
     )
     shape = f"{config.block_m}x{config.block_n} w{config.num_warps} s{config.num_stages}"
-    return {"name": f"decode {case}", "config": shape, "budget": budget, **found}
+    is_common = case.step > 1 and (case.dtype != "float32" or max(case.dims) <= 128)
+    return {
+        "name": f"decode {case}",
+        "config": shape,
+        "budget": budget,
+        "is_common": is_common,
+        **found,
+    }
 
 
 def compile_merge(target: int, splits: int) -> dict[str, Any]:
     """Resources of the kernel that sums the shares up."""
     constants = {"SPLITS": splits, "V_HEAD_DIM": 256, "BLOCK": 128}
     found = _compile(merge_splits, constants, "bfloat16", target, 4, 2)
-    return {"name": f"merge {splits}", "config": "", "budget": 1 << 14, **found}
+    return {"name": f"merge {splits}", "budget": 1 << 14, "is_common": True, **found}
 
 
 def _compile(
