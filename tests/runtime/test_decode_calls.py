@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from cmask import masks
+from cmask.compiler.options import CompileOptions
+from cmask.compiler.pipeline import compile_source
+from cmask.grammar.source import Source
 from cmask.runtime import attention, decode
 from cmask.runtime.derive.bound import bind
 from cmask.runtime.kernels import decode_operator
@@ -259,3 +264,20 @@ def test_kinds_of_calls_are_kept_apart() -> None:
     with pytest.raises(ValueError, match="there are no kv_lens"):
         decode(batch.q, k, v, plan, page_table=table, kernel="reference")
     assert [type(kind) for kind in plan.decoding] == [DecodeKind]
+
+
+# ------------------------------------------------------------------ what the page says
+def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Path(__file__).parents[2] / "docs" / "serving.md"
+    example = page.read_text(encoding="utf-8").split("```python\n")[1].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    Path("sliding_window.cmaskc").write_bytes(
+        compile_source(
+            Source("window", masks.path("sliding_window").read_text(encoding="utf-8")),
+            CompileOptions(seq=4096),
+        ).artifact
+    )
+    names: dict[str, Any] = {}
+    exec(example, names)
+    assert names["out"].shape == names["q"].shape
+    assert names["out"].isfinite().all()
