@@ -10,6 +10,7 @@ mask.py          load, Mask.bind, Plan
 attend.py        attention(q, k, v, plan): check, choose kernel and config, launch
 decoding.py      decode(q, k_cache, v_cache, plan): caches that grow, paged, ragged
 kernels/         the kernels
+on_device/       a plan allocated once, its lengths bound on the device
 integrations/    cmask inside other libraries
 
 Importing this package loads none of them: torch comes with the first use of `attention`.

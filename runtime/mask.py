@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cmask.runtime.kernels.decode_rows import DecodeKind, Decoding
     from cmask.runtime.kernels.device import DeviceDescriptor
     from cmask.runtime.kernels.prepare import CallKind, Prepared
+    from cmask.runtime.on_device.plan import DevicePlan
     from cmask.runtime.token_order import TokenOrder
 
 
@@ -100,6 +101,42 @@ class Mask:
             }
         measured = tuple(c for c in self.body.configs if c.measured is not None)
         return Plan(bound, device, stored, measured=measured, _shape=shape)
+
+    def plan(
+        self,
+        tokens: int | tuple[int, int],
+        *,
+        instances: Mapping[str, int] | None = None,
+        intervals: int = 4,
+        runs_per_block: int = 8,
+        device: str | torch.device = "cpu",
+        **sizes: object,
+    ) -> DevicePlan:
+        """A plan whose lengths are bound on its device, again and again: `plan.bind_(...)`.
+
+        tokens: room for queries and keys, or for each.
+        instances: starred region or group -> room for instances in one of what it lies in.
+        intervals: most key intervals of a row (1, 2 or 4).
+        runs_per_block: runs of full blocks, and of partial ones, that a block has on average.
+        sizes: what `bind_` takes where it is given no other value.
+
+        Raises `BindError` for masks that the device cannot bind, see `cmask.runtime.on_device`.
+        """
+        from cmask.runtime.on_device.plan import DevicePlan
+        from cmask.runtime.on_device.room import Room
+
+        both = (tokens, tokens) if isinstance(tokens, int) else tokens
+        fixed = {name: self.body.names[name] for name in self.body.given}
+        if "seq" in self.body.names:
+            fixed["seq"] = self.body.names["seq"]
+        return DevicePlan(
+            self.form,
+            {**fixed, **sizes},
+            Room(both, dict(instances or {}), intervals, runs_per_block),
+            device,
+            forward_shape=self._forward_shape() or (128, 128),
+            measured=tuple(c for c in self.body.configs if c.measured is not None),
+        )
 
     def _forward_shape(self) -> tuple[int, int] | None:
         """What the compiler chose for the Hopper forward."""

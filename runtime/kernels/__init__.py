@@ -23,6 +23,9 @@ triton_forward.py    Triton: any GPU it compiles for, and its interpreter
 triton_backward.py
 triton_decode.py     few queries over a long cache, contiguous or paged
 triton_sums.py       gradients from what the Hopper backward has added up
+triton_bind_rows.py  Triton: lengths -> row bounds, on the device
+triton_bind_blocks.py   row bounds -> runs of blocks in both directions
+triton_bind_order.py    blocks -> the order of work
 
 gluon_names.py       Gluon's names, whatever the version of Triton
 gluon_sync.py        device functions: barriers, rings, the queue of work

@@ -1,0 +1,42 @@
+"""Lengths as tensors, and what the host knows of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cmask.runtime.derive.sizes import BindError
+
+
+@dataclass(frozen=True, eq=False)
+class CuSeqlens:
+    """Lengths as the starts of segments and the end of the last: integers[segments + 1]."""
+
+    tensor: Tensor
+
+
+def shape_of(lengths: object) -> tuple[int, ...]:
+    """How many lengths there are along each star; raises `BindError` for what are none."""
+    if isinstance(lengths, CuSeqlens):
+        if lengths.tensor.ndim != 1 or len(lengths.tensor) < 1:
+            raise BindError(f"cu_seqlens must be [segments + 1], got {list(lengths.tensor.shape)}")
+        return (len(lengths.tensor) - 1,)
+    assert isinstance(lengths, Tensor)
+    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
+        raise BindError(f"lengths must be integers, got {lengths.dtype}")
+    return tuple(lengths.shape)
+
+
+def zeros(shape: tuple[int, ...]) -> Any:
+    """Lists of zeros of this shape, or 0."""
+    return [zeros(shape[1:]) for _ in range(shape[0])] if shape else 0
+
+
+def plain(value: Any) -> object:
+    """Numbers and lists of them that nobody else can change."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,197 @@
+"""Block lists and work items of one block shape, at fixed addresses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cmask.runtime.derive.describe import PARTIAL_COST
+from cmask.runtime.descriptor import BlockLists, Descriptor
+from cmask.runtime.kernels.device import DeviceDescriptor, Side, Walk
+from cmask.runtime.kernels.parts import Lists
+from cmask.runtime.kernels.triton_bind_blocks import mark_read_keys, runs_by_key, runs_by_query
+from cmask.runtime.kernels.triton_bind_order import order_items
+
+_PIECE = 128  # query blocks that a program of `runs_by_key` looks at together
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What all block shapes share.
+
+    bounds  int32[2 * num_intervals, rows]
+    totals  int64[2]: queries and keys
+    errors  int32[1]
+    """
+
+    q_capacity: int
+    kv_capacity: int
+    bounds: Tensor
+    totals: Tensor
+    errors: Tensor
+    key_is_read: Tensor
+
+    @property
+    def num_intervals(self) -> int:
+        """Intervals that a row has room for."""
+        return len(self.bounds) // 2
+
+
+@dataclass(frozen=True, eq=False)
+class OneSide:
+    """The lists of one direction.
+
+    runs      int32[2, owners]: full and partial runs of each
+    counts    int32[2, owners]: blocks in them
+    offsets   int32[3, owners + 1]: as in `Launch`; there are no patterns
+    entries   int32[2 * capacity, 2]: full runs, and from `capacity` on partial ones
+    """
+
+    capacity: int
+    runs: Tensor
+    counts: Tensor
+    offsets: Tensor
+    entries: Tensor
+
+    @staticmethod
+    def empty(owners: int, capacity: int, device: torch.device) -> OneSide:
+        """Lists without runs, with room for so many of each kind."""
+        runs = torch.zeros(2, owners, dtype=torch.int32, device=device)
+        offsets = torch.tensor([[0], [capacity], [2 * capacity]], dtype=torch.int32)
+        return OneSide(
+            capacity,
+            runs,
+            torch.zeros_like(runs),
+            offsets.repeat(1, owners + 1).to(device),
+            torch.zeros(2 * capacity, 2, dtype=torch.int32, device=device),
+        )
+
+    @property
+    def num_owners(self) -> int:
+        """Blocks that have lists."""
+        return self.runs.shape[1]
+
+
+@dataclass(frozen=True, eq=False)
+class CapacityDescriptor(DeviceDescriptor):
+    """A descriptor whose lists are filled again and again.
+
+    `host` only tells the room for tokens.  Rows without keys and keys without queries are always
+    expected: tokens that the plan has room for but that are not bound are such.
+    """
+
+    rows: Rows = field(kw_only=True)
+    by_query: OneSide = field(kw_only=True)
+    by_key: OneSide = field(kw_only=True)
+
+    @staticmethod
+    def at(rows: Rows, block_m: int, block_n: int, runs_per_block: int) -> CapacityDescriptor:
+        """Empty lists of one block shape."""
+        device = rows.bounds.device
+        host = _nothing(rows, block_m, block_n)
+        return CapacityDescriptor(
+            host=host,
+            num_intervals=rows.num_intervals,
+            has_patterns=False,
+            has_unread_keys=True,
+            has_empty_rows=True,
+            bounds=rows.bounds,
+            key_is_read=rows.key_is_read,
+            rows=rows,
+            by_query=OneSide.empty(
+                host.num_q_blocks, runs_per_block * host.num_q_blocks, device
+            ),
+            by_key=OneSide.empty(host.num_kv_blocks, runs_per_block * host.num_kv_blocks, device),
+        )  # fmt: skip
+
+    def side(self, by_key: bool, is_gluon: bool) -> Side:
+        """No patterns: partial blocks are masked by row bounds."""
+        key = (False, 0)
+        if key not in self._sides:
+            patterns = torch.zeros(1, 1, 4, dtype=torch.int32, device=self.bounds.device)
+            nothing = np.zeros((0, 2), np.int32)
+            lists = Lists(nothing, nothing, nothing, np.zeros(0), nothing[:, 0])
+            self._sides[key] = Side(lists, patterns)
+        return self._sides[key]
+
+    def _walk(self, by_key: bool, is_gluon: bool, num_heads: int, group: int) -> Walk:
+        key = (by_key, False, num_heads, group)
+        if key not in self._walks:
+            self._walks[key] = _walk_of(self.by_key if by_key else self.by_query, num_heads)
+            self._order(key)
+        return self._walks[key]
+
+    def fill(self, *, marks_keys: bool) -> None:
+        """Lists and work items from the row bounds.  marks_keys: which keys are read, too."""
+        rows, block_m, block_n = self.rows, self.host.block_m, self.host.block_n
+        query, key = self.by_query, self.by_key
+        shape = {"NUM_INTERVALS": rows.num_intervals, "BLOCK_M": block_m, "BLOCK_N": block_n}
+        num_rows = rows.bounds.shape[1]
+        for write in (False, True):
+            runs_by_query[(query.num_owners,)](
+                rows.bounds, rows.totals, query.runs, query.counts, query.offsets, query.entries,
+                rows.errors, query.num_owners, query.capacity, num_rows, rows.q_capacity,
+                **shape, WRITE=write, num_warps=1,
+            )  # fmt: skip
+        for write in (False, True):
+            runs_by_key[(key.num_owners,)](
+                query.offsets, query.entries, key.runs, key.counts, key.offsets, key.entries,
+                rows.errors, query.num_owners, key.num_owners, key.capacity,
+                WRITE=write, BLOCK=_PIECE, num_warps=1,
+            )  # fmt: skip
+        if marks_keys:
+            mark_read_keys[(key.num_owners,)](
+                rows.bounds, key.offsets, key.entries, key.counts, rows.key_is_read,
+                key.num_owners, num_rows, **shape, num_warps=4,
+            )  # fmt: skip
+        for walk in self._walks:
+            self._order(walk)
+
+    def _order(self, key: tuple[bool, bool, int, int]) -> None:
+        """Put the work items of one walk in order."""
+        by_key, _, num_heads, group = key
+        side = self.by_key if by_key else self.by_query
+        order_items[(-(-side.num_owners // 32),)](
+            side.counts, self._walks[key].items, side.num_owners, num_heads, group,
+            self._processors, PARTIAL_COST=PARTIAL_COST, OWNERS=32, OTHERS=128, HEADS=32,
+            num_warps=4, enable_fp_fusion=False,
+        )  # fmt: skip
+
+
+def _walk_of(side: OneSide, num_heads: int) -> Walk:
+    """Every owner in one part, its items not in order yet."""
+    owners, device = side.num_owners, side.runs.device
+    like: dict[str, Any] = {"dtype": torch.int32, "device": device}
+    parts = torch.stack([torch.arange(owners, **like), torch.full((owners,), -1, **like)], 1)
+    return Walk(
+        offsets=side.offsets,
+        counts=side.counts,
+        entries=side.entries,
+        items=torch.zeros(num_heads * owners, 2, **like),
+        owners=parts,
+        heavy=torch.zeros(0, 3, **like),
+        num_slots=0,
+    )
+
+
+def _nothing(rows: Rows, block_m: int, block_n: int) -> Descriptor:
+    """A descriptor that says how large the plan is, and nothing of any block."""
+    none, pairs = np.zeros(0, np.int32), np.zeros((0, 2), np.int32)
+    lists = BlockLists(none, pairs, none, pairs, none, pairs, none)
+    patterns = np.zeros((0, 1, 4), np.int32)
+    return Descriptor(
+        block_m=block_m,
+        block_n=block_n,
+        q_len=rows.q_capacity,
+        kv_len=rows.kv_capacity,
+        by_query=lists,
+        by_key=lists,
+        patterns=patterns,
+        key_patterns=patterns,
+        bounds=pairs.T,
+        key_is_read=none,
+    )
