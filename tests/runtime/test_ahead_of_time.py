@@ -96,12 +96,12 @@ def check_hopper(kernel: dict[str, Any]) -> None:
 def check_hopper_backward(kernel: dict[str, Any]) -> None:
     """Next to no spills in its loops, and all products stay asynchronous.
 
-    Triton 3.6 leaves none; by 3.9 a masked loop reads one of its registers from local memory.
+    Triton 3.6 leaves none; by 3.9 a masked loop keeps one register in local memory, on a grid two.
     """
     assert kernel["shared"] <= kernel["budget"] <= kernel["limit"], kernel
     assert not kernel["serialized"], kernel
     assert len(kernel["loops"]) == kernel["num_loops"], kernel
-    assert all(loop["spills"] <= 2 for loop in kernel["loops"]), kernel
+    assert all(loop["spills"] <= 4 for loop in kernel["loops"]), kernel
 
 
 def check_all_hopper(found: list[dict[str, Any]]) -> None:
