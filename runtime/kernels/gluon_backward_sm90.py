@@ -287,7 +287,8 @@ def _produce(K, inputs, shared, lists, scalars, grid, T):
             for run in range(full_first, full_stop):
                 first = gl.load(ENTRIES + 2 * run)
                 stop = gl.load(ENTRIES + 2 * run + 1)
-                for block in range(first, stop):
+                for back in range(stop - first):
+                    block = stop - 1 - back
                     place = (
                         batch,
                         head,
