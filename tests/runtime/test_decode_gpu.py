@@ -17,6 +17,7 @@ from support.decoding import (
     paged,
     sequences,
 )
+from support.gpu import waits_for_nothing
 
 pytestmark = pytest.mark.gpu
 
@@ -63,12 +64,9 @@ def test_steps_neither_wait_nor_grow() -> None:
     decode(q, k, v, plan, kv_lens=steps[0])
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with waits_for_nothing():
         for kv_lens in steps:
             decode(q, k, v, plan, kv_lens=kv_lens)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert torch.cuda.memory_allocated() == before
 
 

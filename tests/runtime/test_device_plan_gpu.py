@@ -13,6 +13,7 @@ from cmask.runtime import attention
 from cmask.runtime.on_device.plan import DevicePlan
 from support.attending import shipped
 from support.device_masks import check_lists, check_rows
+from support.gpu import waits_for_nothing
 
 pytestmark = pytest.mark.gpu
 TOKENS = 32768
@@ -91,11 +92,8 @@ def test_binding_reads_nothing_back_and_allocates_nothing(name: str) -> None:
     plan.bind_(**steps[0])
     torch.cuda.synchronize()
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with waits_for_nothing():
         for step in steps:
             plan.bind_(**step)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
     plan.check()

@@ -11,6 +11,7 @@ from cmask.runtime import attention
 from cmask.runtime.kernels.config import KernelConfig
 from cmask.runtime.mask import Plan
 from support.attending import exact_output, plan_of, random_inputs, shipped
+from support.gpu import waits_for_nothing
 from support.grids import CLEAR, IMAGE_FIRST, VIDEO
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
@@ -225,13 +226,9 @@ def test_batches_may_share_keys_or_values(shared: str) -> None:
     assert torch.equal(attention(q, k, v, plan, kernel="gluon"), whole)
 
 
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_call_waits_for_nothing() -> None:
     plan = shipped("causal_documents", 2048).bind(device="cuda")
     q, k, v = random_inputs(plan, heads=(2, 2), dims=(128, 128), dtype=torch.bfloat16)
     attention(q, k, v, plan)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with waits_for_nothing():
         attention(q, k, v, plan)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
