@@ -63,7 +63,6 @@ def _finish(RUNS, COUNTS, OFFSETS, ERRORS, sizes, found, at, fits, WRITE: tl.con
 @triton.jit(do_not_specialize=["num_owners", "capacity", "num_rows", "q_capacity"])
 def runs_by_query(
     BOUNDS,  # int32[2 * NUM_INTERVALS, num_rows]
-    TOTALS,  # int64[2]
     RUNS,  # int32[2, num_owners]: full and partial runs of each; written without WRITE
     COUNTS,  # int32[2, num_owners], written: blocks in them
     OFFSETS,  # int32[3, num_owners + 1], written but for the last row
@@ -92,8 +91,8 @@ def runs_by_query(
     covers = exists & (covered_first < covered_stop)
     covered_first = tl.where(covers, covered_first, _FAR)
     covered_stop = tl.where(covers, covered_stop, _FAR)
-    q_len = tl.minimum(tl.load(TOTALS), q_capacity).to(tl.int32)
-    num_tokens = tl.minimum(q_len - owner * BLOCK_M, BLOCK_M)
+    # a row behind what is bound sees nothing: a block with such rows is never full
+    num_tokens = tl.minimum(q_capacity - owner * BLOCK_M, BLOCK_M)
 
     full_at = 0
     partial_at = 0

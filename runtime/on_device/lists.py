@@ -133,8 +133,8 @@ class CapacityDescriptor(DeviceDescriptor):
         num_rows = rows.bounds.shape[1]
         for write in (False, True):
             runs_by_query[(query.num_owners,)](
-                rows.bounds, rows.totals, query.runs, query.counts, query.offsets, query.entries,
-                rows.errors, query.num_owners, query.capacity, num_rows, rows.q_capacity,
+                rows.bounds, query.runs, query.counts, query.offsets, query.entries, rows.errors,
+                query.num_owners, query.capacity, num_rows, rows.q_capacity,
                 **shape, WRITE=write, num_warps=1,
             )  # fmt: skip
         for write in (False, True):

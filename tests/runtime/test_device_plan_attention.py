@@ -25,6 +25,8 @@ from support.compiled import dense
 
 ROOM = 96
 ON_DEVICE = {
+    # 6 rows of the third block are bound, and all of them see the first two
+    "causal": ({}, {"text": 70}),
     "causal_documents": ({"document": 4}, {"text": [30, 1, 0, 24]}),
     "shared_prompt": ({"sample": 2, "answer": 2}, {"prompt": [20, 9], "answer": [[5, 17], [0, 9]]}),
     "sink_window": ({}, {"text": 70}),
@@ -105,6 +107,20 @@ def test_launches_follow_a_new_binding_at_the_same_addresses() -> None:
     assert not torch.equal(launch.entries, entries)
     assert launch.has_unread_keys
     assert launch.has_empty_rows
+
+
+def test_rows_behind_the_last_token_see_no_block_that_the_rows_before_them_see_whole() -> None:
+    """They were zeros only where their block of queries had no full block of keys."""
+    plan = shipped("causal", 4096).plan(64, device=DEVICE).bind_(text=33)
+    q, k, v = (torch.randn(1, 1, 64, 32, device=DEVICE) for _ in range(3))
+    config = KernelConfig(direction="forward", block_m=64, block_n=32, num_warps=4, num_stages=1)
+    descriptor = plan.device_descriptor(64, 32)
+    assert isinstance(descriptor, CapacityDescriptor)
+    assert descriptor.by_query.counts.tolist() == [[0], [2]]
+    out, lse = attention(q, k, v, plan, return_lse=True, kernel="triton", configs=(config,))
+    assert out[:, :, :33].any(-1).all()
+    assert not out[:, :, 33:].any()
+    assert (lse[:, :, 33:] == -torch.inf).all()
 
 
 def test_nothing_bound_gives_zeros() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from cmask.compiler import ir
 from cmask.runtime.closed_form import ClosedForm, Order, Region
@@ -21,6 +22,7 @@ from support.attending import DEVICE
 from support.strategies import BoundCase, _Drawing, _Sides
 
 Runs = list[list[tuple[int, int]]]  # of each owner
+FULL, PARTIAL = 1, 2
 
 
 @st.composite
@@ -107,17 +109,23 @@ def check_rows(plan: DevicePlan, bound: BoundMask) -> None:
 
 
 def check_lists(plan: DevicePlan, bound: BoundMask, block_m: int, block_n: int) -> None:
-    """The plan's lists are the host's, and empty where there are no tokens."""
+    """The plan's lists are the host's, but no block with rows behind the last token is full."""
     expected = bound.descriptor(block_m, block_n, "bounds")
     found = plan.device_descriptor(block_m, block_n)
     assert isinstance(found, CapacityDescriptor)
-    for side, lists in ((found.by_query, expected.by_query), (found.by_key, expected.by_key)):
-        full, partial = _runs_of(lists)
-        assert _runs_on_device(side, 0) == padded(full, side.num_owners)
-        assert _runs_on_device(side, 1) == padded(partial, side.num_owners)
-        for kind in (0, 1):
-            blocks = [sum(b - a for a, b in runs) for runs in _runs_on_device(side, kind)]
-            assert side.counts[kind].tolist() == blocks
+    kinds = np.zeros((found.by_query.num_owners, found.by_key.num_owners), np.int8)
+    for kind, runs in enumerate(_runs_of(expected.by_query), FULL):
+        for owner, first, stop in (
+            (i, *run) for i, runs_here in enumerate(runs) for run in runs_here
+        ):
+            kinds[owner, first:stop] = kind
+    if bound.q_len % block_m and plan.q_len > bound.q_len:
+        last = kinds[bound.q_len // block_m]
+        last[last == FULL] = PARTIAL
+    for side, blocks in ((found.by_query, kinds), (found.by_key, kinds.T)):
+        for i, kind in enumerate((FULL, PARTIAL)):
+            assert _runs_on_device(side, i) == [_runs_where(row == kind) for row in blocks]
+            assert side.counts[i].tolist() == (blocks == kind).sum(1).tolist()
         ends = side.offsets[2].tolist()
         assert ends == [2 * side.capacity] * (side.num_owners + 1)  # no patterns
     read = np.zeros(len(found.key_is_read), np.int32)
@@ -126,6 +134,7 @@ def check_lists(plan: DevicePlan, bound: BoundMask, block_m: int, block_n: int) 
 
 
 def _runs_of(lists: BlockLists) -> tuple[Runs, Runs]:
+    """Full and partial runs of each owner."""
     pairs = (
         (lists.full_offsets, lists.full_runs),
         (lists.bounds_offsets, lists.bounds_runs),
@@ -136,12 +145,12 @@ def _runs_of(lists: BlockLists) -> tuple[Runs, Runs]:
     return full, partial
 
 
+def _runs_where(holds: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    edges = np.flatnonzero(np.diff(np.pad(holds, 1).astype(np.int8))).tolist()
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
 def _runs_on_device(side: OneSide, kind: int) -> Runs:
     offsets, entries = side.offsets[kind].tolist(), side.entries.tolist()
     pairs = pairwise(offsets)
     return [[(a, b) for a, b in entries[i:j]] for i, j in pairs]
-
-
-def padded(runs: Runs, owners: int) -> Runs:
-    """Owners without tokens have no runs."""
-    return runs + [[] for _ in range(owners - len(runs))]
