@@ -43,8 +43,8 @@ def binding_of(problem: Problem) -> Binding:
         return binding
     arguments = (p.mask_mod(p.case.spellings[0]), None, None, *p.lengths)
     eager = _cost(lambda: create_block_mask(*arguments, device=p.q.device))
-    compiled = Cost(None)
-    if p.compiles:
+    compiled = Cost(None, why="its compiler does not end at this length" if p.compiles else "")
+    if p.compiles_block_mask:
         fast = torch.compile(create_block_mask)
         compiled = _cost(lambda: fast(*arguments, device=p.q.device))
     return replace(

@@ -18,6 +18,7 @@ from cmask.runtime.derive.facts import Facts
 from cmask.runtime.mask import Mask, Plan
 
 _ROWS_AT_ONCE = 1024  # of a dense mask that the host works out
+_ENDLESS = 16384  # keys: torch 2.11 and Triton 3.6 did not end compiling create_block_mask in 240 s
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,11 @@ class Problem:
         """A spelling on the problem's device."""
         return spelling.make(str(self.q.device))
 
+    @property
+    def compiles_block_mask(self) -> bool:
+        """Whether create_block_mask is compiled, too; a compiler that hangs cannot be stopped."""
+        return self.compiles and _ENDLESS not in self.lengths
+
     @cached_property
     def _block_masks(self) -> dict[str, Any]:
         return {}
@@ -103,7 +109,8 @@ class Problem:
             arguments = (self.mask_mod(spelling), None, None, *self.lengths)
             device = self.q.device
             try:
-                make = torch.compile(create_block_mask) if self.compiles else create_block_mask
+                compiles = self.compiles_block_mask
+                make = torch.compile(create_block_mask) if compiles else create_block_mask
                 made = make(*arguments, device=device)
             except Exception:  # whatever the compiler raises
                 made = create_block_mask(*arguments, device=device)

@@ -64,7 +64,8 @@ def search(
     """See the head of this file.
 
     candidates: the default, then the others.
-    deadline: by `time.monotonic`, after which no candidate is begun.
+    deadline: by `time.monotonic`; no candidate is begun that would end behind it if it took as
+        long as the longest before.
     """
     found = _Search(bench, clock, rounds, deadline, say)
     stopped, is_interrupted = "", False
@@ -89,6 +90,7 @@ class _Search:
     ) -> None:
         self._bench, self._clock, self._say = bench, clock, say
         self._rounds, self._deadline = max(LEAST_ROUNDS, rounds), deadline
+        self._longest = 0.0  # that a candidate took [s], its compiler above all
         self._given_up: dict[str, str] = {}  # of each kernel that was timed, why; empty if not
         self.tried: list[Tried] = []
 
@@ -111,7 +113,8 @@ class _Search:
         for each in tried:
             if each.status != "not tried":
                 continue
-            if time.monotonic() > self._deadline:
+            begun_at = time.monotonic()
+            if begun_at + self._longest > self._deadline:
                 each.detail = "no time was left"
                 continue
             if self._given_up.get(each.candidate.kernel):
@@ -120,6 +123,7 @@ class _Search:
             self._prepare(each)
             if each.runner is not None:
                 self._look(each)
+            self._longest = max(self._longest, time.monotonic() - begun_at)
             self._say(f"  {each.candidate}: {_said(each)}")
         self._take_rounds(tried)
         for each in self._fastest()[1:]:

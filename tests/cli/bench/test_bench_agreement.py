@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -193,3 +196,12 @@ def test_binding_is_timed_next_to_create_block_mask() -> None:
     assert found.ours_ms > 0
     assert found.eager_ms is not None
     assert found.block_mask_bytes == 2 * 2 * (2 + 4) * 4  # full and partial, both directions
+
+
+def test_a_compiler_that_does_not_end_is_not_called() -> None:
+    """torch 2.11 compiles create_block_mask for 16,384 keys for ever, and cannot be interrupted."""
+    problem = make_problem(CASES["causal"](256), SMALL)
+    for tokens, compiles in ((256, True), (16384, False)):
+        plan = SimpleNamespace(q_len=tokens, kv_len=tokens)
+        changed = replace(problem, compiles=True, plan=cast(Any, plan))
+        assert changed.compiles_block_mask == compiles

@@ -311,6 +311,26 @@ def test_no_candidate_is_begun_after_the_deadline() -> None:
     assert found.winner is tried[0]
 
 
+def test_no_candidate_is_begun_that_would_end_behind_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A compiler takes long: with 50 s to spend, a search went on for 75."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    bench = FakeBench({0: 1.0, 1: 0.9, 2: 0.8, 3: 0.7})
+    make = bench.make
+
+    def slowly(candidate: Candidate) -> Contender:
+        now[0] += 20.0
+        return make(candidate)
+
+    monkeypatch.setattr(bench, "make", slowly)
+    found, tried = found_by(bench, deadline=70.0)
+    assert bench.made == [0, 1, 2]
+    assert (tried[3].status, tried[3].detail) == ("not tried", "no time was left")
+    assert found.winner is tried[2]
+
+
 class Interrupting(FakeClock):
     """Ctrl-C after so many bursts."""
 
