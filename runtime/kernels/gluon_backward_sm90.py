@@ -287,6 +287,7 @@ def _produce(K, inputs, shared, lists, scalars, grid, T):
             for run in range(full_first, full_stop):
                 first = gl.load(ENTRIES + 2 * run)
                 stop = gl.load(ENTRIES + 2 * run + 1)
+                # from the last: programs that start together read and add at the same place in L2
                 for back in range(stop - first):
                     block = stop - 1 - back
                     place = (

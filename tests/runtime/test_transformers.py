@@ -148,7 +148,10 @@ each_compiled = pytest.mark.parametrize(
 
 @each_compiled
 def test_generation_by_a_compiled_model(family: str) -> None:
-    """As transformers does by itself on a GPU where the cache is static."""
+    """As transformers does by itself on a GPU where the cache is static.
+
+    torch 2.11 compiles once for each number of paddings in a batch: here it stays 3.
+    """
     config = CompileConfig(backend="eager", mode=None, fullgraph=False)
     config._compile_all_devices = True
     options = {"disable_compile": False, "compile_config": config}
@@ -156,7 +159,7 @@ def test_generation_by_a_compiled_model(family: str) -> None:
     torch._dynamo.utils.counters.clear()
     model, eager = pair(family)
     made = []
-    for paddings in ([0, 5, 2], [1, 1, 0]):
+    for paddings in ([0, 5, 2], [4, 1, 0]):
         words, is_token = batch_of(paddings, 14)
         found = generate(model, words, is_token, cache_implementation="static", **options)
         made.append(graphs())
