@@ -24,7 +24,7 @@ from cmask.runtime.expressions import ONE, ZERO, Call, Expr, Literal
 def close(mask: ir.ResolvedMask) -> ClosedForm:
     """The mask as data without any size: see `cmask.runtime.closed_form`."""
     clauses = tuple(
-        Clause(rule.scope, rule.queries, rule.keys, tests, number)
+        Clause(rule.scope, rule.queries, rule.keys, tests, number, rule.heads)
         for number, rule in enumerate(mask.rules)
         for tests in alternatives(rule.pattern)
     )

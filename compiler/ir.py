@@ -141,6 +141,7 @@ class Rule:
     """`queries sees keys: pattern`, between tokens of one instance of `scope`.
 
     scope: the name of the group that the rule is written in, or None.
+    heads: the query heads [start, stop) that it is for; None: all.
     text: the rule as written, with its line number, for people ("12: answer sees prompt: all").
     """
 
@@ -149,6 +150,7 @@ class Rule:
     keys: tuple[str, ...]
     pattern: Pattern
     text: str = ""
+    heads: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

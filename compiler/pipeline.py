@@ -19,29 +19,37 @@ from cmask.grammar.parser import parse
 from cmask.grammar.source import Source
 from cmask.runtime.artifact import store, write_artifact
 from cmask.runtime.closed_form import ClosedForm
-from cmask.runtime.derive.bound import BoundMask, bind
+from cmask.runtime.derive.bound import BoundMask, bind, bind_all
 from cmask.runtime.derive.cost import USUAL_SHAPE, cheapest
 from cmask.runtime.derive.facts import Facts, facts_of
 from cmask.runtime.derive.sizes import UnboundError, bind_names
 from cmask.runtime.expressions import Value
-from cmask.runtime.schema import Body
+from cmask.runtime.schema import Body, StoredVariant
+from cmask.runtime.variants import HeadRange, Variant, form_of_head, variants_of
 
 
 @dataclass(frozen=True, eq=False)
 class Compilation:
     """What each stage made.
 
-    bound, facts   None where something was left without a value
-    unbound        says what that is, and how to bind it; empty if it was asked for
+    variants             the mask of each set of heads; one for all where no rule is for some heads
+    bound, all_facts     of each variant; empty where something was left without a value
+    unbound              says what that is, and how to bind it; empty if it was asked for
     """
 
     mask: ResolvedMask
     closed_form: ClosedForm
-    bound: BoundMask | None
-    facts: Facts | None
+    variants: tuple[Variant, ...]
+    bound: tuple[BoundMask, ...]
+    all_facts: tuple[Facts, ...]
     unbound: str
     artifact: bytes
     warnings: tuple[Diagnostic, ...]
+
+    @property
+    def facts(self) -> Facts | None:
+        """Those of a mask that is the same for all heads; None where something has no value."""
+        return self.all_facts[0] if len(self.all_facts) == 1 else None
 
 
 def compile_source(source: Source, options: CompileOptions | None = None) -> Compilation:
@@ -58,35 +66,57 @@ def compile_source(source: Source, options: CompileOptions | None = None) -> Com
     form = close(mask)
     names = {} if options.symbolic else bind_names(form, seq=options.seq, given=options.sizes)
     form = form if options.symbolic else settle_orders(form, names)
-    bound, unbound = (None, "") if options.symbolic else _bind_if_complete(form, names)
-    facts = None if bound is None else facts_of(bound)
-    shape = USUAL_SHAPE if bound is None else cheapest(bound)[0]
-    shapes = options.block_shapes or (shape,)
+    variants = variants_of(form)
+    bound, unbound = ((), "") if options.symbolic else _bind_if_complete(variants, names)
+    stored = tuple(_stored(each, options.block_shapes) for each in bound)
+    one = stored[0] if len(stored) == 1 else None
+    shape = cheapest(bound[0])[0] if bound else USUAL_SHAPE
     body = Body(
         source=source.text,
         source_sha256=hashlib.sha256(source.text.encode()).digest(),
         closed_form=form,
         names=names,
-        facts=facts,
-        descriptors=tuple(store(bound.descriptor(m, n)) for m, n in shapes if bound is not None),
+        facts=one.facts if one else None,
+        descriptors=one.descriptors if one else (),
         configs=shipped_configs(options.targets, shape),
         goldens=make_goldens(mask, form),
         given=() if options.symbolic else tuple(sorted(options.sizes)),
+        variants=() if one else stored,
     )
-    warnings = (*warnings, *findings_of(facts))
-    return Compilation(mask, form, bound, facts, unbound, write_artifact(body), warnings)
+    facts = tuple(each.facts for each in stored)
+    warnings = (*warnings, *findings_of(variants, facts))
+    return Compilation(mask, form, variants, bound, facts, unbound, write_artifact(body), warnings)
 
 
-def _bind_if_complete(form: ClosedForm, names: Mapping[str, Value]) -> tuple[BoundMask | None, str]:
-    """The mask at its sizes, or None and what has no value yet."""
+def _bind_if_complete(
+    variants: tuple[Variant, ...], names: Mapping[str, Value]
+) -> tuple[tuple[BoundMask, ...], str]:
+    """The variants at their sizes, or none and what has no value yet."""
     try:
-        return bind(form, names), ""
+        return bind_all([variant.form for variant in variants], names), ""
     except UnboundError as error:
-        return None, str(error)
+        return (), str(error)
 
 
-def bind_source(source: Source, options: CompileOptions) -> BoundMask:
-    """Text -> the mask at its sizes, for those who need no artifact."""
+def _stored(bound: BoundMask, shapes: tuple[tuple[int, int], ...] | None) -> StoredVariant:
+    shapes = shapes or (cheapest(bound)[0],)
+    descriptors = tuple(store(bound.descriptor(m, n)) for m, n in shapes)
+    return StoredVariant(facts_of(bound), descriptors)
+
+
+def bind_source(source: Source, options: CompileOptions, head: int | None = None) -> BoundMask:
+    """Text -> the mask at its sizes, for those who need no artifact.
+
+    head: the query head whose mask it is.  None, for masks that are the same for all heads, raises
+    `BindError` where they differ.
+    """
     mask, _ = resolve_with_warnings(parse(source), source)
     form = close(mask)
-    return bind(form, bind_names(form, seq=options.seq, given=options.sizes))
+    names = bind_names(form, seq=options.seq, given=options.sizes)
+    return bind(form if head is None else form_of_head(form, head), names)
+
+
+def heads_of_source(source: Source) -> tuple[tuple[HeadRange, ...], ...]:
+    """Text -> the sets of query heads that see the same; one set where heads do not differ."""
+    mask, _ = resolve_with_warnings(parse(source), source)
+    return tuple(variant.heads for variant in variants_of(close(mask)))

@@ -68,21 +68,48 @@ class _Resolver:
                 case syntax.Group():
                     yield from self.rules(item.items, item.name.text)
                 case syntax.Heads():
-                    heads = Span(item.span.start, item.last.span.stop)
-                    self.faults.not_yet("a rule for some heads", heads)
+                    heads = self.heads(item)
+                    yield from (self.rule(rule, scope, heads) for rule in item.rules)
 
-    def rule(self, node: syntax.Rule, scope: str | None) -> ir.Rule:
+    def heads(self, node: syntax.Heads) -> tuple[int, int]:
+        """The query heads [start, stop) of a block; one head where it holds none."""
+        first, last = int(node.first.value), int(node.last.value)
+        span = Span(node.first.span.start, node.last.span.stop)
+        if first > last:
+            self.faults.error(
+                "backward-heads",
+                f"the heads {first}..{last} are none",
+                span,
+                "the first head is behind the last one",
+                f"write `heads {last}..{first}`; both ends belong to it",
+            )
+        if not node.rules:
+            self.faults.error(
+                "empty-heads",
+                "a block for some heads has no rule",
+                span,
+                "these heads get nothing by it",
+                "add a rule, or remove the block",
+            )
+        return first, max(first, last) + 1
+
+    def rule(
+        self, node: syntax.Rule, scope: str | None, heads: tuple[int, int] | None = None
+    ) -> ir.Rule:
         queries = tuple(self.regions(node.queries, scope, "query"))
         keys = tuple(self.regions(node.keys, scope, "key"))
         patterns = Patterns(self.declared, self.faults, scope, queries, keys)
         line, _ = self.source.position(node.span.start)
         text = " ".join(self.source.code[node.span.start : node.span.stop].split())
+        if heads is not None:
+            text = f"heads {heads[0]}..{heads[1] - 1} {{ {text} }}"
         return ir.Rule(
             scope=scope,
             queries=tuple(r.name for r in queries),
             keys=tuple(r.name for r in keys),
             pattern=patterns.pattern(node.pattern),
             text=f"{line}: {text}",
+            heads=heads,
         )
 
     def regions(

@@ -26,6 +26,8 @@ It follows DESIGN.md section 2 word by word.  Where that is silent, these senten
 - `tree(t)` compares offsets, as `self` does: entries are offsets in the query's own region
   instance, a negative one is a root's, and a key of another region is the node of its offset.
 - A disc of a negative radius is empty.
+- `heads a..b` counts query heads from 0, both ends included; overlapping blocks add up.  A head
+  outside all blocks has the rules outside them alone.
 - In `window(axis, ..., edge=shift)` the axis that the window stays inside is the query's own.
 """
 
@@ -43,9 +45,14 @@ from cmask.compiler.positions import Layout, Path, Token
 from cmask.runtime.expressions import Expr, Number, Value, evaluate_number
 
 
-def is_visible(mask: ir.ResolvedMask, sizes: Mapping[str, Value], q: int, k: int) -> bool:
-    """Whether query `q` sees key `k`.  `sizes` binds every size, parameter and table."""
-    return meaning(mask, sizes)(q, k)
+def is_visible(
+    mask: ir.ResolvedMask, sizes: Mapping[str, Value], q: int, k: int, head: int = 0
+) -> bool:
+    """Whether query `q` sees key `k` in a query head.
+
+    `sizes` binds every size, parameter and table.
+    """
+    return meaning(mask, sizes, head)(q, k)
 
 
 def query_count(mask: ir.ResolvedMask, sizes: Mapping[str, Value]) -> int:
@@ -58,19 +65,22 @@ def key_count(mask: ir.ResolvedMask, sizes: Mapping[str, Value]) -> int:
     return sum(i.length for i in Layout(mask.layout, mask.tables, sizes).instances if i.has_keys)
 
 
-def dense(mask: ir.ResolvedMask, sizes: Mapping[str, Value]) -> NDArray[np.bool_]:
+def dense(mask: ir.ResolvedMask, sizes: Mapping[str, Value], head: int = 0) -> NDArray[np.bool_]:
     """bool[query_count, key_count]: `is_visible` of every pair, for tests."""
-    sees = meaning(mask, sizes)
+    sees = meaning(mask, sizes, head)
     rows, keys = range(query_count(mask, sizes)), range(key_count(mask, sizes))
     return np.array([[sees(q, k) for k in keys] for q in rows], bool).reshape(len(rows), len(keys))
 
 
-def meaning(mask: ir.ResolvedMask, sizes: Mapping[str, Value]) -> Callable[[int, int], bool]:
+def meaning(
+    mask: ir.ResolvedMask, sizes: Mapping[str, Value], head: int = 0
+) -> Callable[[int, int], bool]:
     """`is_visible` of one mask at one set of sizes, which lays the tokens out only once."""
     layout = Layout(mask.layout, mask.tables, sizes)
     queries = [t for i in layout.instances if i.has_queries for t in i.tokens()]
     keys = [t for i in layout.instances if i.has_keys for t in i.tokens()]
-    return lambda q, k: any(_applies(layout, rule, queries[q], keys[k]) for rule in mask.rules)
+    rules = [r for r in mask.rules if r.heads is None or r.heads[0] <= head < r.heads[1]]
+    return lambda q, k: any(_applies(layout, rule, queries[q], keys[k]) for rule in rules)
 
 
 def _applies(layout: Layout, rule: ir.Rule, q: Token, k: Token) -> bool:

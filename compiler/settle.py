@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from cmask.runtime.closed_form import ClosedForm, Group, Item, Order, Region
-from cmask.runtime.derive.bound import bind
+from cmask.runtime.derive.bound import bind_all
 from cmask.runtime.derive.cost import cheapest
 from cmask.runtime.derive.order import USUAL_TILES
 from cmask.runtime.derive.sizes import UnboundError
 from cmask.runtime.expressions import Literal, Value
+from cmask.runtime.variants import variants_of
 
 # Tiles that are tried beside the usual one, by the number of axes: of 128 tokens for blocks of
 # 128, of 64 tokens for blocks of 64.
@@ -32,11 +33,17 @@ def settle_orders(form: ClosedForm, names: Mapping[str, Value]) -> ClosedForm:
             try:
                 form = min(
                     (_with_order(form, region.name, tile) for tile in tiles),
-                    key=lambda tried: cheapest(bind(tried, names))[1],
+                    key=lambda tried: _cost(tried, names),
                 )
             except UnboundError:
                 return form
     return form
+
+
+def _cost(form: ClosedForm, names: Mapping[str, Value]) -> float:
+    """By the cost model, a head of each variant."""
+    forms = [variant.form for variant in variants_of(form)]
+    return sum(cheapest(bound)[1] for bound in bind_all(forms, names))
 
 
 def _regions(items: tuple[Item, ...]) -> Iterator[Region]:

@@ -6,7 +6,10 @@ derive/          closed form + sizes -> row intervals, blocks, schedule, facts (
 descriptor.py    the arrays that a kernel walks
 schema.py        the artifact format and the rules for changing it
 artifact.py      bytes -> checked artifact; ArtifactError
-mask.py          load, Mask.bind, Plan
+variants.py      rules for some heads: a mask as one for each set of heads
+mask.py          load, Mask.bind
+plan.py          Plan: a mask at fixed sizes on a device
+by_head.py       what a call does where heads differ
 attend.py        attention(q, k, v, plan): check, choose kernel and config, launch
 decoding.py      decode(q, k_cache, v_cache, plan): caches that grow, paged, ragged
 kernels/         the kernels

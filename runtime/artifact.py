@@ -30,6 +30,7 @@ from cmask.runtime.descriptor import Descriptor
 from cmask.runtime.expressions import Entry
 from cmask.runtime.schema import (
     FORMAT_VERSION,
+    FORMAT_VERSION_WITH_HEADS,
     Body,
     FormatError,
     StoredBlocks,
@@ -37,6 +38,7 @@ from cmask.runtime.schema import (
     decode,
     encode,
 )
+from cmask.runtime.variants import has_heads, variants_of
 
 _MAX_BYTES = 1 << 30
 
@@ -48,12 +50,17 @@ class ArtifactError(ValueError):
 def write_artifact(body: Body) -> bytes:
     """The bytes of an artifact; equal contents give equal bytes."""
     packed = msgpack.packb(encode(body), use_bin_type=True)
+    version = _version_of(body.closed_form)
     return bytes(
         msgpack.packb(
-            {"format_version": FORMAT_VERSION, "checksum": _checksum(packed), "body": packed},
+            {"format_version": version, "checksum": _checksum(packed), "body": packed},
             use_bin_type=True,
         )
     )
+
+
+def _version_of(form: ClosedForm) -> int:
+    return FORMAT_VERSION_WITH_HEADS if has_heads(form) else FORMAT_VERSION
 
 
 def read_artifact(data: bytes) -> Body:
@@ -62,10 +69,10 @@ def read_artifact(data: bytes) -> Body:
     if not isinstance(outer, dict) or "format_version" not in outer:
         raise ArtifactError("this is not a cmask artifact: compile the mask again")
     version = outer["format_version"]
-    if version != FORMAT_VERSION:
+    if version not in (FORMAT_VERSION, FORMAT_VERSION_WITH_HEADS):
         raise ArtifactError(
-            f"the artifact has format version {version!r}, this runtime reads {FORMAT_VERSION}: "
-            "compile the mask again with the cmask that runs it"
+            f"the artifact has format version {version!r}, this runtime reads {FORMAT_VERSION} and "
+            f"{FORMAT_VERSION_WITH_HEADS}: compile the mask again with the cmask that runs it"
         )
     packed = outer.get("body")
     if not isinstance(packed, bytes) or outer.get("checksum") != _checksum(packed):
@@ -75,7 +82,8 @@ def read_artifact(data: bytes) -> Body:
     try:
         body: Body = decode(_unpack(packed, "the artifact is damaged"), Body)
         check_closed_form(body.closed_form)
-        for blocks in body.descriptors:
+        _check_variants(body, version)
+        for blocks in (*body.descriptors, *(b for v in body.variants for b in v.descriptors)):
             check_blocks(blocks)
         for config in body.configs:
             check_config(config)
@@ -86,6 +94,13 @@ def read_artifact(data: bytes) -> Body:
             f"the artifact is malformed ({error}): compile the mask again"
         ) from None
     return body
+
+
+def _check_variants(body: Body, version: int) -> None:
+    if version != _version_of(body.closed_form):
+        raise FormatError(f"format version {version} does not go with its rules")
+    if body.variants and len(body.variants) != len(variants_of(body.closed_form)):
+        raise FormatError("heads do not have as many masks as their rules make")
 
 
 def _unpack(data: bytes, message: str) -> Any:
@@ -128,6 +143,8 @@ def _check_clause(clause: Clause, regions: set[str], groups: set[str], num_rules
         raise FormatError("a rule names a group that is not there")
     if not 0 <= clause.rule < num_rules:
         raise FormatError("a clause belongs to no rule")
+    if clause.heads is not None and not 0 <= clause.heads[0] < clause.heads[1]:
+        raise FormatError("a rule is for no head")
 
 
 def _tables_of(form: ClosedForm) -> Iterator[str]:

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal, Protocol, overload
 
 import torch
 from torch import Tensor
 
+from cmask.runtime.by_head import joined, parts_of, slices
 from cmask.runtime.checks import check_tensors, checked_scale
 from cmask.runtime.kernels import decode_operator, operator
 from cmask.runtime.kernels.config import KernelConfig
 from cmask.runtime.kernels.prepare import CallKind, Prepared, PreparesCalls, prepare
+from cmask.runtime.variants import HeadRange
 
 _MAX_READY = 1024  # kinds of tensors that a plan remembers
 
 
+class AttentionVariant(Protocol):
+    """The plan of some query heads."""
+
+    @property
+    def heads(self) -> tuple[HeadRange, ...]:
+        """Its heads."""
+
+    @property
+    def plan(self) -> AttentionPlan:
+        """What they see."""
+
+
 class AttentionPlan(PreparesCalls, Protocol):
-    """What attention asks of a plan; `cmask.runtime.mask.Plan` is one."""
+    """What attention asks of a plan; `cmask.runtime.plan.Plan` is one."""
+
+    @property
+    def variants(self) -> Sequence[AttentionVariant]:
+        """Plans that take the place of this one, each for some heads; none if heads are alike."""
 
     @property
     def prepared(self) -> dict[CallKind, Prepared]:
@@ -119,6 +137,9 @@ def attention(
     most 4 intervals of keys and no gradient is asked for: a plan of `bind(rows=(start, stop))`.
     For a paged cache, or sequences of different lengths, see `decode`.
 
+    Where the mask has rules for some heads, neighbouring heads that see the same are a launch of
+    their own, on views of q, k and v, and the results are copied into one.
+
     A query that sees no key gives output 0, LSE -inf and gradient 0.  A key that no query sees
     is never mixed in, whatever it holds, and its gradients are 0.
 
@@ -136,6 +157,11 @@ def attention(
         ready = plan.ready.get(key)
         if ready is not None and operator.is_here(q):
             return ready(q, k, v, return_lse)  # type: ignore[no-any-return]
+    if plan.variants:
+        out, lse = _attend_by_head(
+            q, k, v, plan, softmax_scale, kernel, permuted, deterministic, configs
+        )
+        return (out, lse) if return_lse else out
     if deterministic is None:
         deterministic = needs_grad and torch.are_deterministic_algorithms_enabled()
     is_deterministic = deterministic and needs_grad
@@ -144,6 +170,47 @@ def attention(
         is_deterministic, key,
     )  # fmt: skip
     return (out, lse) if return_lse else out
+
+
+def _attend_by_head(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: AttentionPlan,
+    softmax_scale: float | None,
+    kernel: str | None,
+    permuted: bool,
+    deterministic: bool | None,
+    configs: tuple[KernelConfig, ...] | None,
+) -> tuple[Tensor, Tensor]:
+    """Heads that see the same by a call of their own; (out, lse) of all."""
+    check_tensors(q, k, v, *_lengths(plan, permuted))
+    parts = parts_of([variant.heads for variant in plan.variants], q.shape[1], k.shape[1])
+    kv_heads = [part.kv for part in parts]
+    q_parts = slices(q, [part.q for part in parts])
+    k_parts, v_parts = slices(k, kv_heads), slices(v, kv_heads)
+    results = [
+        attention(
+            *(q_part, k_part, v_part, plan.variants[part.variant].plan),
+            softmax_scale=softmax_scale,
+            return_lse=True,
+            kernel=kernel,
+            permuted=permuted,
+            deterministic=deterministic,
+            configs=configs,
+        )
+        for part, q_part, k_part, v_part in zip(parts, q_parts, k_parts, v_parts, strict=True)
+    ]
+    lse = [lse for _, lse in results]
+    out = joined([out for out, _ in results], q)
+    return out, lse[0] if len(lse) == 1 else torch.cat(lse, 1)
+
+
+def _lengths(plan: AttentionPlan, permuted: bool) -> tuple[tuple[int, int], str]:
+    """Queries and keys that tensors must have, and what they count."""
+    if permuted:
+        return (plan.num_q_slots, plan.num_kv_slots), "slots in its order"
+    return (plan.q_len, plan.kv_len), "tokens"
 
 
 def _attend(
@@ -164,11 +231,7 @@ def _attend(
 
     key: of the short way, for calls on a GPU in which torch would only look on; else None.
     """
-    if permuted:
-        lengths, order = (plan.num_q_slots, plan.num_kv_slots), "slots in its order"
-    else:
-        lengths, order = (plan.q_len, plan.kv_len), "tokens"
-    check_tensors(q, k, v, lengths, order)
+    check_tensors(q, k, v, *_lengths(plan, permuted))
     scale = checked_scale(softmax_scale, q.shape[-1])
     heads = (q.shape[0], q.shape[1], k.shape[1], q.shape[3], v.shape[3])
     reorders = plan.is_permuted and not permuted

@@ -2,8 +2,8 @@
 
 Small data without any size in it: the compiler writes it into the artifact, and the same table
 drives the builder in numpy (`derive`) and any other builder.  A query sees a key when some
-`Clause` holds: both tokens lie in regions of the clause, in one instance of its scope, and every
-test of the clause is met.
+`Clause` holds: both tokens lie in regions of the clause, in one instance of its scope, every test
+of the clause is met, and the query's head is one of the clause's.
 """
 
 from __future__ import annotations
@@ -170,6 +170,7 @@ class Clause:
 
     scope: the group whose instance both tokens share, or None for the whole sequence.
     rule: which of `ClosedForm.rule_texts` it comes from.
+    heads: the query heads [start, stop) that it is for; None: all.
     """
 
     scope: str | None
@@ -177,6 +178,7 @@ class Clause:
     keys: tuple[str, ...]
     tests: tuple[Test, ...]
     rule: int = 0
+    heads: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cmask.runtime.artifact import ArtifactError, read_artifact
 from cmask.runtime.closed_form import ClosedForm
-from cmask.runtime.derive.bound import BoundMask, bind
-from cmask.runtime.derive.boxes import GridRows
-from cmask.runtime.derive.cost import cheapest
+from cmask.runtime.derive.bound import BoundMask, bind, bind_all
 from cmask.runtime.derive.describe import restore
 from cmask.runtime.derive.facts import Facts
 from cmask.runtime.derive.sizes import BindError, bind_names
 from cmask.runtime.descriptor import Descriptor
 from cmask.runtime.expressions import Value
-from cmask.runtime.schema import Body, StoredConfig
+from cmask.runtime.plan import Plan as Plan
+from cmask.runtime.plan import PlanVariant
+from cmask.runtime.schema import Body, StoredBlocks, StoredVariant
+from cmask.runtime.variants import Variant, form_of_head, variants_of
 
 if TYPE_CHECKING:
     import torch
 
-    from cmask.runtime.kernels.decode_rows import DecodeKind, Decoding
-    from cmask.runtime.kernels.device import DeviceDescriptor
-    from cmask.runtime.kernels.prepare import CallKind, Prepared
     from cmask.runtime.on_device.plan import DevicePlan
     from cmask.runtime.token_order import TokenOrder
 
@@ -70,8 +67,13 @@ class Mask:
 
     @property
     def facts(self) -> Facts | None:
-        """Facts at the bound sizes; None if something was left unbound."""
+        """Facts at the bound sizes; None if something was left unbound, or if heads differ."""
         return self.body.facts
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """The mask of each set of heads; one for all where no rule is for some heads."""
+        return variants_of(self.form)
 
     def bind(
         self,
@@ -89,18 +91,19 @@ class Mask:
         Raises `BindError` (a ValueError) that names what is missing or does not fit.
         """
         names = self._names(sizes)
-        bound = bind(self.form, names, rows)
-        stored: dict[tuple[int, int], Descriptor] = {}
-        shape = None
-        if rows is None and names == self.body.names:
-            shape = self._forward_shape()
-            stored = {
-                (s.block_m, s.block_n): restore(s, bound.split.intervals)
-                for s in self.body.descriptors
-                if (s.q_len, s.kv_len) == bound.slot_lengths
-            }
-        measured = tuple(c for c in self.body.configs if c.measured is not None)
-        return Plan(bound, device, stored, measured=measured, _shape=shape)
+        is_compiled = rows is None and names == self.body.names
+        variants = self.variants
+        bound = bind_all([variant.form for variant in variants], names, rows)
+        if len(variants) > 1:
+            stored = self.body.variants if is_compiled else ()
+            return _plan_of_heads(variants, bound, device, stored)
+        return Plan(
+            bound[0],
+            device,
+            _restored(bound[0], self.body.descriptors if is_compiled else ()),
+            measured=tuple(c for c in self.body.configs if c.measured is not None),
+            _shape=self._forward_shape() if is_compiled else None,
+        )
 
     def plan(
         self,
@@ -160,7 +163,7 @@ class Mask:
         Raises `ArtifactError` if a pair of tokens differs.
         """
         for golden in self.body.goldens:
-            bound = bind(self.form, golden.sizes)
+            bound = bind(form_of_head(self.form, golden.head), golden.sizes)
             expected = np.unpackbits(np.frombuffer(golden.bits, np.uint8))
             seen = bound.visible(np.arange(bound.q_len), np.arange(bound.kv_len)).reshape(-1)
             if (bound.q_len, bound.kv_len) != (golden.q_len, golden.kv_len) or not np.array_equal(
@@ -170,127 +173,27 @@ class Mask:
         return len(self.body.goldens)
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """A mask at fixed sizes on a device: what `attention` takes.
+def _plan_of_heads(
+    variants: Sequence[Variant],
+    bound: Sequence[BoundMask],
+    device: str | torch.device,
+    stored: Sequence[StoredVariant],
+) -> Plan:
+    """A plan for each variant in one; stored: what the artifact has for these sizes, or nothing."""
+    orders: dict[tuple[str, torch.device], TokenOrder | None] = {}  # the same for all heads
+    blocks = [each.descriptors for each in stored] or [()] * len(variants)
+    plans = [
+        Plan(b, device, _restored(b, s), _orders=orders) for b, s in zip(bound, blocks, strict=True)
+    ]
+    each = tuple(PlanVariant(v.heads, plan) for v, plan in zip(variants, plans, strict=True))
+    return Plan(bound[0], device, _orders=orders, variants=each)
 
-    Kernels may work in another token order than the caller's (`order` in the mask).  `attention`
-    permutes by itself; a model can do it once instead of once per layer:
 
-        x = plan.permute(x); ...; attention(q, k, v, plan, permuted=True); ...; plan.unpermute(x)
-
-    measured: the configurations that tuning found for the mask; calls on such a device take them.
-    """
-
-    bound: BoundMask
-    device: str | torch.device
-    _descriptors: dict[tuple[int, int], Descriptor] = field(default_factory=dict)
-    _on_device: dict[tuple[int, int], DeviceDescriptor] = field(default_factory=dict)
-    _orders: dict[tuple[str, torch.device], TokenOrder | None] = field(default_factory=dict)
-    measured: tuple[StoredConfig, ...] = ()
-    prepared: dict[CallKind, Prepared] = field(default_factory=dict)
-    ready: dict[Hashable, Callable[..., Any]] = field(default_factory=dict)
-    decoding: dict[DecodeKind, Decoding] = field(default_factory=dict)
-    _shape: tuple[int, int] | None = None
-
-    @property
-    def q_len(self) -> int:
-        """Queries in the caller's order [tokens]."""
-        return self.bound.q_len
-
-    @property
-    def kv_len(self) -> int:
-        """Keys in the caller's order [tokens]."""
-        return self.bound.kv_len
-
-    @property
-    def is_permuted(self) -> bool:
-        """Whether kernels work in another token order than the caller's."""
-        return self.bound.is_permuted
-
-    @property
-    def num_q_slots(self) -> int:
-        """Queries as kernels see them: tokens and padding."""
-        return self.bound.slot_lengths[0]
-
-    @property
-    def num_kv_slots(self) -> int:
-        """Keys as kernels see them: tokens and padding."""
-        return self.bound.slot_lengths[1]
-
-    def descriptor(self, block_m: int, block_n: int) -> Descriptor:
-        """The blocks of one shape, made once."""
-        key = (block_m, block_n)
-        if key not in self._descriptors:
-            self._descriptors[key] = self.bound.descriptor(block_m, block_n)
-        return self._descriptors[key]
-
-    def device_descriptor(self, block_m: int, block_n: int) -> DeviceDescriptor:
-        """The same as tensors on the plan's device, made once."""
-        key = (block_m, block_n)
-        if key not in self._on_device:
-            from cmask.runtime.kernels.device import DeviceDescriptor
-
-            self._on_device[key] = DeviceDescriptor.from_host(
-                self.descriptor(block_m, block_n), self.device
-            )
-        return self._on_device[key]
-
-    def permute(self, x: torch.Tensor, side: str = "query", *, dim: int = -2) -> torch.Tensor:
-        """`x` with its tokens (dimension `dim`) in the kernels' order, zeros in the padding.
-
-        side: "query" or "key"; they differ only where a mask has query or key regions.
-        """
-        count = self.q_len if side == "query" else self.kv_len
-        if x.shape[dim] != count:
-            raise ValueError(f"x must hold {count} tokens in dimension {dim}, got {x.shape[dim]}")
-        order = self._order(side, x.device)
-        return x if order is None else order.permute(x, dim)
-
-    def unpermute(self, x: torch.Tensor, side: str = "query", *, dim: int = -2) -> torch.Tensor:
-        """The inverse of `permute`: tokens in the caller's order, padding dropped."""
-        count = self.num_q_slots if side == "query" else self.num_kv_slots
-        if x.shape[dim] != count:
-            raise ValueError(f"x must hold {count} slots in dimension {dim}, got {x.shape[dim]}")
-        order = self._order(side, x.device)
-        return x if order is None else order.unpermute(x, dim)
-
-    @cached_property
-    def forward_shape(self) -> tuple[int, int]:
-        """(block_m, block_n) of the Hopper forward: the artifact's, or by the cost model."""
-        return self._shape or cheapest(self.bound)[0]
-
-    @cached_property
-    def grid_rows(self) -> GridRows | None:
-        """Where kernels can read slots in the caller's order; None where they cannot."""
-        return self.bound.grid_rows
-
-    def read_tokens(self, block_m: int, block_n: int) -> torch.Tensor:
-        """int32[kv_len] on the host: 1 where some query sees the key, by token."""
-        import torch
-
-        read = self.descriptor(block_m, block_n).key_is_read[: self.num_kv_slots]
-        slots = self.bound.k_slots
-        if slots is not None:
-            by_token = np.zeros(self.kv_len, np.int32)
-            by_token[slots[slots >= 0]] = read[slots >= 0]
-            read = by_token
-        return torch.from_numpy(read)
-
-    def slot_tokens(self) -> torch.Tensor:
-        """int32[slots] on the host: the token of each query's slot, -1 where there is none."""
-        import torch
-
-        slots = self.bound.q_slots
-        assert slots is not None, "only a grid has slots of its own"
-        return torch.from_numpy(slots.astype(np.int32))
-
-    def _order(self, side: str, device: torch.device) -> TokenOrder | None:
-        """None where slots are tokens."""
-        key = (side, device)
-        if key not in self._orders:
-            from cmask.runtime.token_order import TokenOrder
-
-            slots = self.bound.q_slots if side == "query" else self.bound.k_slots
-            self._orders[key] = None if slots is None else TokenOrder.of(slots, device)
-        return self._orders[key]
+def _restored(
+    bound: BoundMask, stored: Sequence[StoredBlocks]
+) -> dict[tuple[int, int], Descriptor]:
+    return {
+        (s.block_m, s.block_n): restore(s, bound.split.intervals)
+        for s in stored
+        if (s.q_len, s.kv_len) == bound.slot_lengths
+    }

@@ -2,7 +2,7 @@
 
 An artifact is one msgpack map:
 
-    format_version   int, first: 1
+    format_version   int, first: 1; 2 if some rule is for some heads
     checksum         bytes[16]: BLAKE2b of `body`
     body             bytes: a msgpack map of the fields of `Body`
 
@@ -11,6 +11,9 @@ and old readers skip it; anything else raises `FORMAT_VERSION`, and a reader ref
 that it does not know.  Arrays are {dtype, shape, data} with little-endian data.  The same input
 gives the same bytes: no dates but those of measurements, no paths, no order that depends on a
 hash.
+
+Version 2 is written only where clauses have `heads`: a reader of version 1 would skip the field,
+and take such rules for rules of all heads.
 
 Values are coded by their declared types: dataclasses as maps with a `type`, tuples as lists,
 enumerations of dataclasses by `type`.  Reading checks every type and trusts nothing.
@@ -32,6 +35,7 @@ from cmask.runtime.descriptor import Int32Array
 from cmask.runtime.expressions import Value
 
 FORMAT_VERSION = 1
+FORMAT_VERSION_WITH_HEADS = 2
 
 
 class FormatError(ValueError):
@@ -88,6 +92,7 @@ class StoredConfig:
 class Golden:
     """The whole mask at small sizes, by which any runtime can check itself.
 
+    head: the query head whose mask it is, as far as heads differ.
     bits: the q_len × kv_len matrix, row by row, 8 pairs a byte, first pair in the highest bit.
     """
 
@@ -95,6 +100,15 @@ class Golden:
     q_len: int
     kv_len: int
     bits: bytes
+    head: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class StoredVariant:
+    """What is stored of the mask of some heads, at the bound sizes: see `Body`."""
+
+    facts: Facts
+    descriptors: tuple[StoredBlocks, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,11 +118,13 @@ class Body:
     source         the text of the `.cmask` file, and its SHA-256
     closed_form    the mask without sizes
     names          sizes, parameters and tables that are bound
-    facts          of the mask at `names`; None if something is unbound
-    descriptors    at `names`, one per block shape
+    facts          of the mask at `names`; None if something is unbound, or if heads differ
+    descriptors    at `names`, one per block shape; none if heads differ
     configs        kernel configurations
     goldens        small golden vectors
     given          the names whose value was asked for; the others follow from defaults
+    variants       if heads differ and nothing is unbound: facts and descriptors of each variant,
+                   in the order of `cmask.runtime.variants.variants_of`
     """
 
     source: str
@@ -120,6 +136,7 @@ class Body:
     configs: tuple[StoredConfig, ...]
     goldens: tuple[Golden, ...] = ()
     given: tuple[str, ...] = ()
+    variants: tuple[StoredVariant, ...] = ()
 
 
 def encode(value: Any) -> Any:

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from cmask.runtime.closed_form import ClosedForm
+from cmask.runtime.closed_form import Clause, ClosedForm
 from cmask.runtime.derive.boxes import GridRows, grid_rows
 from cmask.runtime.derive.clauses import BoundClause, bind_clauses, visible
 from cmask.runtime.derive.describe import Split, View, describe, split
@@ -21,6 +21,7 @@ from cmask.runtime.derive.sizes import BindError
 from cmask.runtime.derive.tokens import Array, Tokens
 from cmask.runtime.descriptor import Descriptor
 from cmask.runtime.expressions import Value
+from cmask.runtime.variants import has_heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,17 +156,37 @@ def bind(
 ) -> BoundMask:
     """A closed form at sizes; `rows` [start, stop) binds only those queries.
 
-    Raises `BindError` when a size, parameter or table is missing or does not fit.
+    Raises `BindError` when a size, parameter or table is missing or does not fit, and for rules of
+    some heads: each variant of such a mask is bound as a form of its own.
     """
+    return bind_all([form], names, rows)[0]
+
+
+def bind_all(
+    forms: Sequence[ClosedForm], names: Mapping[str, Value], rows: tuple[int, int] | None = None
+) -> tuple[BoundMask, ...]:
+    """Forms that differ in their clauses alone, such as the variants of a mask; see `bind`.
+
+    Tokens are laid out once for all, and a clause of several forms is bound once.
+    """
+    form = forms[0]
+    if any(map(has_heads, forms)):
+        raise BindError(f"`{form.name}` has rules for some heads: it is another mask for each")
     layout = lay_out(form, names)
     place_all(layout, names)
     tokens = Tokens(layout, names, {table.name: table for table in form.tables})
     start, stop = (0, layout.q_len) if rows is None else rows
     if not 0 <= start <= stop <= layout.q_len:
         raise BindError(f"rows ({start}, {stop}) are not within the {layout.q_len} queries")
-    clauses = bind_clauses(form.clauses, tokens)
+    bound: dict[Clause, list[BoundClause]] = {}
+    for clause in (clause for form in forms for clause in form.clauses):
+        if clause not in bound:
+            bound[clause] = bind_clauses([clause], tokens)
     tokens.forget()
-    return BoundMask(form, names, tokens, clauses, (start, stop))
+    return tuple(
+        BoundMask(form, names, tokens, [b for c in form.clauses for b in bound[c]], (start, stop))
+        for form in forms
+    )
 
 
 def _span(region: str, indices: tuple[int, ...], segment: object) -> SegmentSpan:

@@ -39,6 +39,7 @@ from cmask.runtime.integrations.refusals import (
     check_options,
 )
 from cmask.runtime.mask import Mask, load
+from cmask.runtime.variants import has_heads
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 Artifact = str | PathLike[str] | bytes | Mask
@@ -58,7 +59,8 @@ def register(name: str, artifact: Artifact | Mapping[str, Artifact], **sizes: ob
     words, when the model is called.  A second registration of a name takes the place of the first.
 
     Raises ImportError without transformers, `ArtifactError` for a damaged artifact, ValueError for
-    a name or a type of layer that cannot be, `BindError` for a size that no mask has.
+    a name or a type of layer that cannot be and for rules of some heads, `BindError` for a size
+    that no mask has.
     """
     try:
         from transformers import AttentionInterface
@@ -75,6 +77,12 @@ def register(name: str, artifact: Artifact | Mapping[str, Artifact], **sizes: ob
         raise ValueError(f'artifact must be for "{FULL}" or "{SLIDING}", got {[*artifact]}')
     artifacts = artifact if isinstance(artifact, Mapping) else {"": artifact}
     masks = {kind: m if isinstance(m, Mask) else load(m) for kind, m in artifacts.items()}
+    for mask in masks.values():
+        if has_heads(mask.form):
+            raise ValueError(
+                f"artifact must be of a mask that is the same for all heads: `{mask.name}` has "
+                "rules for some heads"
+            )
     implementation = _Implementation(key, _plans(masks, sizes))
     # torch.compile is to see nothing of plans, or it would compile again for every length
     disable: Callable[[Any], Any] = torch.compiler.disable

@@ -257,6 +257,11 @@ class DevicePlan:
         return False
 
     @property
+    def variants(self) -> tuple[()]:
+        """All heads see the same."""
+        return ()
+
+    @property
     def grid_rows(self) -> GridRows | None:
         """There are no grids."""
         return None

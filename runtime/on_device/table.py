@@ -31,6 +31,7 @@ from cmask.runtime.derive.tokens import WHOLE
 from cmask.runtime.expressions import Expr, Value, names_in
 from cmask.runtime.on_device.places import MAX_TERMS, Placer
 from cmask.runtime.on_device.slots import Slots
+from cmask.runtime.variants import has_heads
 
 Int64Array = NDArray[np.int64]
 _CLAUSE, _LIMIT = 8, 16  # numbers of each
@@ -45,6 +46,8 @@ def check(form: ClosedForm) -> None:
             raise _refusal(form, f"`{item.name}` is a grid")
         if isinstance(item, Region) and item.order.kind not in ("raster", "auto"):
             raise _refusal(form, f"`{item.name}` has a token order of its own")
+    if has_heads(form):
+        raise _refusal(form, "it has rules for some heads")
     if form.tables:
         raise _refusal(form, f"it has a table, `{form.tables[0].name}`")
     for clause in form.clauses:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from cmask.compiler import ir
 from cmask.compiler.resolve import resolve
@@ -13,7 +14,7 @@ from cmask.grammar.diagnostic import CmaskError
 from cmask.grammar.parser import parse
 from cmask.grammar.source import Source
 from cmask.runtime.closed_form import Axis, Group, Item, Region
-from support.strategies import BoundCase, bound_masks, composed
+from support.strategies import BoundCase, bound_masks, composed, masks_by_head
 from support.written import written
 
 # A random mask may hold what a person is better told than shown an empty picture, and a level that
@@ -22,7 +23,7 @@ REFUSED = ("empty-window", "empty-first", "empty-disc", "duplicate-name")
 
 
 @composed
-@given(case=bound_masks())
+@given(case=st.one_of(bound_masks(), masks_by_head()))
 def test_a_mask_that_is_written_down_reads_as_itself(case: BoundCase) -> None:
     assume(_can_be_written(case.mask.layout))
     source = Source("drawn.cmask", written(case.mask))

@@ -21,9 +21,9 @@ def source_of(body: str) -> Source:
     return Source("case.cmask", f"mask case {{\n{body}\n}}\n")
 
 
-def bound(body: str, **sizes: Any) -> BoundMask:
-    """The mask of this body at these sizes."""
-    return bind_source(source_of(body), CompileOptions(sizes=sizes))
+def bound(body: str, *, head: int | None = None, **sizes: Any) -> BoundMask:
+    """The mask of this body at these sizes; head: whose, where heads differ."""
+    return bind_source(source_of(body), CompileOptions(sizes=sizes), head)
 
 
 def facts(body: str, **sizes: Any) -> Facts:

@@ -114,6 +114,7 @@ class DensePlan:
     is_permuted = False
     grid_rows = None
     measured = ()
+    variants = ()
     forward_shape = (128, 128)
 
     @property

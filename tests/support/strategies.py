@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
@@ -44,6 +44,20 @@ class BoundCase:
 def bound_masks(draw: st.DrawFn) -> BoundCase:
     """Masks of all constructs."""
     return _Drawing(lambda strategy: draw(strategy)).case()
+
+
+@st.composite
+def masks_by_head(draw: st.DrawFn) -> BoundCase:
+    """The same, with rules for some of the heads 0 to 7: ranges overlap, touch and come again."""
+    case = draw(bound_masks())
+    cuts = st.lists(st.integers(0, 8), min_size=2, max_size=2, unique=True)
+    ranges = st.one_of(st.none(), cuts.map(lambda ends: (min(ends), max(ends))))
+    rules = tuple(
+        replace(rule, heads=heads)
+        for rule in case.mask.rules
+        for heads in draw(st.lists(ranges, min_size=1, max_size=2, unique=True))
+    )
+    return BoundCase(replace(case.mask, rules=rules), case.sizes)
 
 
 @dataclass

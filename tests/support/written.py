@@ -60,7 +60,8 @@ def _rules(mask: ir.ResolvedMask, scope: str | None) -> Iterator[str]:
     for r in mask.rules:
         if r.scope == scope:
             queries, keys = ", ".join(r.queries), ", ".join(r.keys)
-            yield f"{queries} sees {keys}: {pattern(r.pattern, indices)}"
+            rule = f"{queries} sees {keys}: {pattern(r.pattern, indices)}"
+            yield rule if r.heads is None else f"heads {r.heads[0]}..{r.heads[1] - 1} {{ {rule} }}"
 
 
 def number(expression: Expr) -> str:
