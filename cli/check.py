@@ -25,13 +25,12 @@ def check_command(
     """Check a mask: its faults, or its facts."""
     from cmask.cli.inputs import read_options, read_source
     from cmask.cli.report import (
+        all_facts_as_json,
         console,
         diagnostic_as_json,
-        facts_as_json,
-        facts_in_words,
         print_diagnostics,
+        print_facts,
         print_json,
-        print_pairs,
         working,
     )
     from cmask.compiler.pipeline import compile_source
@@ -46,14 +45,14 @@ def check_command(
         raise typer.Exit(MASK_IS_WRONG) from None
     if as_json:
         warnings = [diagnostic_as_json(d, source) for d in made.warnings]
-        facts = None if made.facts is None else facts_as_json(made.facts)
-        print_json({"diagnostics": warnings, "facts": facts})
+        facts = all_facts_as_json(made.variants, made.all_facts)
+        print_json({"diagnostics": warnings, **facts})
         return
     print_diagnostics(made.warnings, source)
-    if made.facts is None:
-        console().print(f"no faults; for facts, {made.unbound}")
+    if made.all_facts:
+        print_facts(made.variants, made.all_facts)
     else:
-        print_pairs(facts_in_words(made.facts))
+        console().print(f"no faults; for facts, {made.unbound}")
 
 
 def _report(error: CmaskError, source: Source, *, as_json: bool) -> None:

@@ -82,29 +82,29 @@ def _write(target: Path, artifact: bytes) -> None:
 
 
 def _print(made: Compilation, target: Path, seconds: float) -> None:
-    from cmask.cli.report import console, facts_in_words, print_pairs
+    from cmask.cli.report import console, print_facts
 
     out = console()
     out.print(f"{target}  {len(made.artifact):,} bytes  in {seconds:.2f} s", style="bold")
-    if made.facts is None:
-        out.print("bound at run time, by load(...).bind(NAME=...)")
-        if made.unbound:
-            out.print(made.unbound)
-    else:
-        print_pairs(facts_in_words(made.facts))
+    if made.all_facts:
+        print_facts(made.variants, made.all_facts)
+        return
+    out.print("bound at run time, by load(...).bind(NAME=...)")
+    if made.unbound:
+        out.print(made.unbound)
 
 
 def _as_json(
     made: Compilation, source: Source, target: Path, seconds: float, tuned: Tuned | None
 ) -> dict[str, Any]:
-    from cmask.cli.report import diagnostic_as_json, facts_as_json
+    from cmask.cli.report import all_facts_as_json, diagnostic_as_json
 
     tuning = {} if tuned is None else {"tuning": tuned.as_json()}
     return {
         "path": str(target),
         "bytes": len(made.artifact) if tuned is None else tuned.bytes,
         "seconds": round(seconds, 4),
-        "facts": None if made.facts is None else facts_as_json(made.facts),
+        **all_facts_as_json(made.variants, made.all_facts),
         "warnings": [diagnostic_as_json(d, source) for d in made.warnings],
         **tuning,
     }

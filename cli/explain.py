@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cmask.cli.options import Json, MaskFile, Params, Seq, Sizes
+from cmask.cli.options import Head, Json, MaskFile, Params, Seq, Sizes
 from cmask.cli.report import CommandFault, reports_faults
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def explain_command(
     key: Annotated[
         int | None, typer.Option(min=0, metavar="K", help="Which queries see key K, and why.")
     ] = None,
+    head: Head = None,
     as_json: Json = False,
 ) -> None:
     """Explain a mask: its rules in closed form, what one query sees, blocks, bytes."""
@@ -40,7 +41,7 @@ def explain_command(
 
     source = read_source(file)
     with working(f"binding {source.name}", quiet=as_json):
-        bound = bind_file(source, read_options(seq, size, param))
+        bound = bind_file(source, read_options(seq, size, param), head)
     _check_token("--row", row, bound.q_len, "queries")
     _check_token("--key", key, bound.kv_len, "keys")
     if as_json:
@@ -51,13 +52,19 @@ def explain_command(
 
 def rule_lines(form: ClosedForm, names: Mapping[str, Value]) -> Iterator[str]:
     """Every rule as written, then what each of its clauses asks of a key."""
+    for text, clauses in _words_by_rule(form, names):
+        yield f"line {text}"
+        yield from (f"    {clause}" for clause in clauses)
+
+
+def _words_by_rule(form: ClosedForm, names: Mapping[str, Value]) -> Iterator[tuple[str, list[str]]]:
+    """The rules that the form has clauses of: not all, where it is one head's."""
     from cmask.cli.words import clause_in_words
 
     for number, text in enumerate(form.rule_texts):
-        yield f"line {text}"
-        for clause in form.clauses:
-            if clause.rule == number:
-                yield f"    {clause_in_words(clause, names)}"
+        clauses = [clause_in_words(c, names) for c in form.clauses if c.rule == number]
+        if clauses:
+            yield text, clauses
 
 
 def region_of(bound: BoundMask, token: int, side: str) -> str:
@@ -153,18 +160,12 @@ def _token_lines(bound: BoundMask, token: int, side: str) -> Iterator[str]:
 
 def _as_json(bound: BoundMask, row: int | None, key: int | None) -> dict[str, Any]:
     from cmask.cli.report import facts_as_json
-    from cmask.cli.words import clause_in_words
     from cmask.runtime.derive.facts import facts_of
 
     form = bound.form
     rules = [
-        {
-            "rule": text,
-            "visible_when": [
-                clause_in_words(c, bound.names) for c in form.clauses if c.rule == number
-            ],
-        }
-        for number, text in enumerate(form.rule_texts)
+        {"rule": text, "visible_when": clauses}
+        for text, clauses in _words_by_rule(form, bound.names)
     ]
     answer: dict[str, Any] = {"mask": form.name, "sizes": dict(bound.names), "rules": rules}
     answer["facts"] = facts_as_json(facts_of(bound))

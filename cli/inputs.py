@@ -98,8 +98,16 @@ def or_exit(source: Source, stage: Callable[[], T]) -> T:
         raise typer.Exit(MASK_IS_WRONG) from None
 
 
-def bind_file(source: Source, options: CompileOptions) -> BoundMask:
-    """The mask of a file at its sizes."""
-    from cmask.compiler.pipeline import bind_source
+def bind_file(source: Source, options: CompileOptions, head: int | None) -> BoundMask:
+    """The mask of a file at its sizes, of a query head where heads differ."""
+    from cmask.compiler.pipeline import bind_source, heads_of_source
+    from cmask.runtime.variants import heads_in_words
 
-    return or_exit(source, lambda: bind_source(source, options))
+    if head is None:
+        heads = or_exit(source, lambda: heads_of_source(source))
+        if len(heads) > 1:
+            kinds = "; ".join(map(heads_in_words, heads))
+            raise CommandFault(f"the mask has rules for some heads ({kinds}): give --head H")
+        head = 0
+    chosen = head
+    return or_exit(source, lambda: bind_source(source, options, chosen))

@@ -13,8 +13,9 @@ from cmask.cli.options import Json
 from cmask.cli.report import MASK_IS_WRONG, CommandFault, reports_faults
 
 if TYPE_CHECKING:
+    from cmask.runtime.derive.facts import Facts
     from cmask.runtime.mask import Mask
-    from cmask.runtime.schema import StoredConfig
+    from cmask.runtime.schema import StoredBlocks, StoredConfig
 
 
 @reports_faults
@@ -47,7 +48,8 @@ def inspect_command(
 
 
 def _print(mask: Mask, file: Path, size: int, verified: int) -> None:
-    from cmask.cli.report import console, facts_in_words, print_pairs
+    from cmask.cli.report import console, print_facts, print_pairs
+    from cmask.runtime.variants import heads_in_words
 
     body = mask.body
     console().print(f"{file}  {size:,} bytes  mask {mask.name}", style="bold")
@@ -56,22 +58,32 @@ def _print(mask: Mask, file: Path, size: int, verified: int) -> None:
         ("sizes", "as below" if mask.sizes else "bound at run time"),
         *((f"  {name}", _short(value)) for name, value in mask.sizes.items()),
     ]
-    for blocks in body.descriptors:
-        runs = len(blocks.full_runs) + len(blocks.bounds_runs)
-        pairs.append(
-            (
-                f"{blocks.block_m} × {blocks.block_n} blocks",
-                f"{runs:,} runs, {len(blocks.pattern_blocks):,} blocks masked by "
-                f"{len(blocks.patterns):,} patterns",
-            )
-        )
+    pairs += [_blocks(blocks) for blocks in body.descriptors]
+    for variant, stored in zip(mask.variants, body.variants, strict=False):
+        pairs.append((heads_in_words(variant.heads), ""))
+        pairs += [(f"  {name}", found) for name, found in map(_blocks, stored.descriptors)]
     pairs.append(("kernel configurations", f"{len(body.configs)} for {_targets(mask)}"))
     pairs += _measured(body.configs)
     pairs += [("Hopper forward", f"blocks of {m} × {n}") for m, n in _hopper_shapes(mask)]
     pairs.append(("golden vectors", f"{verified} verified by this runtime"))
     print_pairs(pairs)
-    if mask.facts is not None:
-        print_pairs(facts_in_words(mask.facts))
+    facts = _all_facts(mask)
+    if facts:
+        print_facts(mask.variants, facts)
+
+
+def _all_facts(mask: Mask) -> list[Facts]:
+    """Of each variant; none where something is unbound."""
+    return [v.facts for v in mask.body.variants] or [f for f in (mask.facts,) if f is not None]
+
+
+def _blocks(blocks: StoredBlocks) -> tuple[str, str]:
+    runs = len(blocks.full_runs) + len(blocks.bounds_runs)
+    return (
+        f"{blocks.block_m} × {blocks.block_n} blocks",
+        f"{runs:,} runs, {len(blocks.pattern_blocks):,} blocks masked by "
+        f"{len(blocks.patterns):,} patterns",
+    )
 
 
 def _targets(mask: Mask) -> str:
@@ -124,7 +136,7 @@ def _short(value: Any) -> str:
 
 
 def _as_json(mask: Mask, size: int, verified: int) -> dict[str, Any]:
-    from cmask.cli.report import facts_as_json
+    from cmask.cli.report import all_facts_as_json
 
     body = mask.body
     return {
@@ -133,7 +145,7 @@ def _as_json(mask: Mask, size: int, verified: int) -> dict[str, Any]:
         "source": body.source,
         "source_sha256": body.source_sha256.hex(),
         "sizes": dict(mask.sizes),
-        "facts": None if mask.facts is None else facts_as_json(mask.facts),
+        **all_facts_as_json(mask.variants, _all_facts(mask)),
         "descriptors": [
             {"block_m": d.block_m, "block_n": d.block_n, "patterns": len(d.patterns)}
             for d in body.descriptors

@@ -46,4 +46,14 @@ Params = Annotated[
         show_default=False,
     ),
 ]
+Head = Annotated[
+    int | None,
+    typer.Option(
+        "--head",
+        min=0,
+        metavar="H",
+        help="The query head whose mask is meant, where a mask has rules for some heads.",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cmask.grammar.diagnostic import Diagnostic
     from cmask.grammar.source import Source
     from cmask.runtime.derive.facts import Facts
+    from cmask.runtime.variants import Variant
 
 MASK_IS_WRONG = 1
 COMMAND_IS_WRONG = 2
@@ -118,6 +119,33 @@ def diagnostic_as_json(diagnostic: Diagnostic, source: Source) -> dict[str, Any]
 def facts_as_json(facts: Facts) -> dict[str, Any]:
     """Facts as plain data."""
     return asdict(facts)
+
+
+def all_facts_as_json(variants: Sequence[Variant], facts: Sequence[Facts]) -> dict[str, Any]:
+    """`facts`, null where something has no value or heads differ; then `variants`, too.
+
+    facts: of each variant, or none.  Heads are [start, stop), null for all that follow.
+    """
+    if len(variants) == 1:
+        return {"facts": facts_as_json(facts[0]) if facts else None}
+    each = [
+        {"heads": [list(heads) for heads in variant.heads], "facts": of}
+        for variant, of in zip(variants, map(facts_as_json, facts), strict=False)
+    ]
+    return {"facts": None, "variants": each}
+
+
+def print_facts(variants: Sequence[Variant], facts: Sequence[Facts]) -> None:
+    """The facts in words, of each variant where heads differ.  facts: of each."""
+    from cmask.runtime.variants import heads_in_words
+
+    for variant, of in zip(variants, facts, strict=True):
+        if len(variants) > 1:
+            console().print(heads_in_words(variant.heads), style="bold")
+        if variant.form.clauses or len(variants) == 1:
+            print_pairs(facts_in_words(of))
+        else:
+            console().print("no rule is for them: they see nothing")
 
 
 def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cmask.cli.options import MaskFile, Params, Seq, Sizes
+from cmask.cli.options import Head, MaskFile, Params, Seq, Sizes
 from cmask.cli.report import CommandFault, reports_faults
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def show_command(
         Path | None, typer.Option("--output", "-o", help="A picture: NAME.png or NAME.svg.")
     ] = None,
     stage: Annotated[Stage, typer.Option(help="What to show.")] = Stage.mask,
+    head: Head = None,
 ) -> None:
     """Show a mask: in the terminal, or as PNG or SVG by the ending of -o."""
     from cmask.cli.inputs import bind_file, read_options, read_source
@@ -48,7 +49,7 @@ def show_command(
         raise CommandFault(f"--stage {stage.value} is text: leave -o out")
     source = read_source(file)
     with working(f"binding {source.name}"):
-        bound = bind_file(source, read_options(seq, size, param))
+        bound = bind_file(source, read_options(seq, size, param), head)
     if not (bound.q_len and bound.kv_len):
         raise CommandFault(f"{bound.q_len} queries × {bound.kv_len} keys: there is nothing to show")
     match stage:
