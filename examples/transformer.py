@@ -1,7 +1,7 @@
 """A small transformer whose attention can be exchanged: what the examples train.
 
 Attend    how blocks attend: `by_plan` is cmask, `by_matrix` is PyTorch with a dense boolean mask
-Trunk     two blocks
+Trunk     its blocks
 head      what reads the result; waves: sinusoids of positions
 """
 
@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from cmask.runtime import Plan, attention
 
-HEADS, HEAD_DIM = 2, 64
+LAYERS, HEADS, HEAD_DIM = 2, 2, 64
 WIDTH = HEADS * HEAD_DIM
 
 
@@ -55,11 +55,11 @@ def by_matrix(plan: Plan) -> Attend:
 
 
 class Trunk(nn.Module):
-    """Two pre-norm transformer blocks: [batch, tokens, WIDTH] -> the same, normalised."""
+    """Pre-norm transformer blocks: [batch, tokens, WIDTH] -> the same, normalised."""
 
     def __init__(self, *, checkpointed: bool) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(_Block() for _ in range(2))
+        self.blocks = nn.ModuleList(_Block() for _ in range(LAYERS))
         self.norm = nn.LayerNorm(WIDTH)
         self.checkpointed = checkpointed
 

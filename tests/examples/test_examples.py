@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-FOLDER = Path(__file__).parents[2] / "examples"
-SHARED = ("training", "transformer")
 SMALL = {
     "shared_prompt_reward": ["--tokens", "256"],
     "hstu_ranking": ["--tokens", "256"],
@@ -37,18 +32,10 @@ each = pytest.mark.parametrize("name", SMALL)
 
 
 @pytest.fixture
-def main(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """An example's `main`: loaded by its path, beside its neighbours as when it is run."""
-    monkeypatch.syspath_prepend(FOLDER)
+def main(name: str, example: Callable[[str], Any]) -> Any:
+    """An example's `main`."""
     torch._dynamo.reset()
-    spec = importlib.util.spec_from_file_location(f"example_{name}", FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module.main
-    for shared in SHARED:
-        sys.modules.pop(shared, None)
+    return example(name).main
 
 
 def mean(losses: list[float]) -> float:

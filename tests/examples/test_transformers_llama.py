@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,23 +10,13 @@ import torch
 
 pytest.importorskip("transformers", reason="an extra: pip install cmask[transformers]")
 
-FOLDER = Path(__file__).parents[2] / "examples"
 BFLOAT16_EPS = 2.0**-8
 
 
 @pytest.fixture
-def main(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The example's `main`, loaded beside its neighbours as when it is run."""
-    monkeypatch.syspath_prepend(FOLDER)
-    spec = importlib.util.spec_from_file_location("llama", FOLDER / "transformers_llama.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "llama", module)  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    yield module.main
-    for shared in ("training", "transformer"):
-        sys.modules.pop(shared, None)
+def main(example: Callable[[str], Any]) -> Any:
+    """The example's `main`."""
+    return example("transformers_llama").main
 
 
 def check_said(words: torch.Tensor) -> None:
