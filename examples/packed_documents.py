@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cmask.runtime import attention
-from training import BETAS, EPS, LEARNING_RATE, mask_of, options_of
+from training import BETAS, EPS, LEARNING_RATE, Model, mask_of, options_of
 from transformer import WIDTH, Attend, Trunk, head, waves
 
 WORDS = 12
@@ -121,19 +121,19 @@ def in_place(tokens: int, documents: int, device: str, kernel: str | None) -> Bi
     return bind
 
 
-def packed(model: nn.Module, batch: Batch, attend: Attend) -> Tensor:
+def packed(model: Model, batch: Batch, attend: Attend) -> Tensor:
     """Cross entropy, mean over the words that follow from others."""
     scores = model(batch.words, batch.positions, attend)
     return F.cross_entropy(scores.float(), batch.labels, ignore_index=NOT_TAKEN)
 
 
-def alone(model: nn.Module, batch: Batch) -> Tensor:
+def alone(model: Model, batch: Batch) -> Tensor:
     """The same, one document after the other."""
     causal = Attend(partial(F.scaled_dot_product_attention, is_causal=True))
     total = torch.zeros((), device=batch.words.device)
     lengths = [length for length in batch.lengths.tolist() if length]
-    for document in zip(*(x[: sum(lengths)].split(lengths) for x in batch[:3]), strict=True):
-        words, positions, labels = document
+    columns = (torch.split(x[: sum(lengths)], lengths) for x in batch[:3])
+    for words, positions, labels in zip(*columns, strict=True):
         scores = model(words, positions, causal)
         total = total + F.cross_entropy(scores.float(), labels, reduction="sum")
     return total / (batch.labels != NOT_TAKEN).sum()
@@ -152,7 +152,7 @@ def main(argv: list[str] | None = None) -> Curves:
     torch.manual_seed(0)
     first = Writer(checkpointed=options.checkpoint).to(device)
     second = deepcopy(first)
-    model = torch.compile(first, backend=options.compile) if options.compile else first
+    model: Model = torch.compile(first, backend=options.compile) if options.compile else first
     optimizers = [
         torch.optim.AdamW(m.parameters(), LEARNING_RATE, BETAS, EPS) for m in (first, second)
     ]
