@@ -91,17 +91,23 @@ class Descriptor:
         return bool(self.key_is_read[: self.kv_len].all())
 
 
+# of a byte of eight columns: bits 2 c and 2 c + 1 as the lowest two of lane c, of 16 bits
+_BYTES, _LANES = np.arange(256, dtype=np.uint64)[:, None], np.arange(4, dtype=np.uint64)
+_SPREAD = np.bitwise_or.reduce((_BYTES >> 2 * _LANES & 3) << 16 * _LANES, axis=1)
+
+
 def pack_pattern(visible: NDArray[np.bool_]) -> Int32Array:
     """bool[n, rows, columns] -> int32[n, rows, 4], columns a multiple of 8 and at most 128.
 
     Word c of a row holds columns 8 i + 2 c + j at bit 2 i + j (j = 0, 1): the order in which
     the thread that owns (row, c) in a wgmma or mma.m16n8 accumulator holds its columns.
     """
-    n, rows, columns = visible.shape
-    bits = visible.reshape(n, rows, columns // 8, 4, 2).transpose(0, 1, 3, 2, 4)
-    words = bits.reshape(n, rows, 4, columns // 4).astype(np.uint32)
-    shifts = np.arange(columns // 4, dtype=np.uint32)
-    return np.bitwise_or.reduce(words << shifts, axis=-1).astype(np.uint32).view(np.int32)
+    packed = np.packbits(visible, axis=-1, bitorder="little")
+    halves = np.zeros((2, *visible.shape[:2]), np.uint64)  # of all four words: 16 bits each
+    for i in range(packed.shape[-1]):
+        halves[i // 8] |= _SPREAD[packed[..., i]] << np.uint64(2 * (i % 8))
+    lanes = halves.view(np.dtype("<u2")).reshape(*halves.shape, 4).astype(np.uint32)
+    return (lanes[0] | lanes[1] << np.uint32(16)).view(np.int32)
 
 
 def unpack_pattern(words: Int32Array, columns: int) -> NDArray[np.bool_]:
