@@ -12,6 +12,7 @@ plan.py          Plan: a mask at fixed sizes on a device
 by_head.py       what a call does where heads differ
 attend.py        attention(q, k, v, plan): check, choose kernel and config, launch
 decoding.py      decode(q, k_cache, v_cache, plan): caches that grow, paged, ragged
+lasting.py       tensors that a plan keeps
 kernels/         the kernels
 on_device/       a plan allocated once, its lengths bound on the device
 integrations/    cmask inside other libraries

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cmask.runtime.derive.tokens import Array
+from cmask.runtime.lasting import lasting
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +31,12 @@ class TokenOrder:
         real = np.flatnonzero(tokens >= 0)
         slots = np.empty(len(real), np.int64)
         slots[tokens[real]] = real
-        padding = None if len(real) == len(tokens) else torch.from_numpy(tokens < 0).to(device)
         sources = np.maximum(tokens, 0)
-        return TokenOrder(
-            torch.from_numpy(sources).to(device), padding, torch.from_numpy(slots).to(device)
-        )
+        with lasting():
+            padding = None if len(real) == len(tokens) else torch.from_numpy(tokens < 0).to(device)
+            return TokenOrder(
+                torch.from_numpy(sources).to(device), padding, torch.from_numpy(slots).to(device)
+            )
 
     def permute(self, x: Tensor, dim: int) -> Tensor:
         """Tokens -> slots, zeros in the padding."""

@@ -18,6 +18,7 @@ from cmask.runtime.kernels.decode_config import (
     choose_decode_config,
     choose_splits,
 )
+from cmask.runtime.lasting import lasting
 
 
 class DecodeKind(NamedTuple):
@@ -85,7 +86,8 @@ def decoding_of(plan: HasRows, kind: DecodeKind, kernel: str) -> Decoding:
     kernel: "triton" or "reference".
     """
     if kind not in plan.decoding:
-        bounds, most_keys = _table(plan, kind.device)
+        with lasting():
+            bounds, most_keys = _table(plan, kind.device)
         launch = _launch(kind, most_keys)
         plan.decoding[kind] = Decoding(bounds, most_keys, launch.integers(), kernel)
     return plan.decoding[kind]

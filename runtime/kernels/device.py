@@ -223,4 +223,6 @@ def _every_row_sees(d: Descriptor) -> bool:
 
 
 def _tensor(array: NDArray[np.generic], device: str | torch.device) -> Tensor:
+    if not array.size:  # numpy's would have strides of 0, which torch.export cannot save
+        return torch.empty(array.shape, dtype=torch.int32, device=device)
     return torch.from_numpy(np.ascontiguousarray(array, np.int32)).to(device)

@@ -26,6 +26,7 @@ from cmask.runtime.kernels.decode_rows import DecodeKind, Decoding, decoding_of,
 from cmask.runtime.kernels.device import DeviceDescriptor
 from cmask.runtime.kernels.launch import Launch
 from cmask.runtime.kernels.measured import Measured, kernel_of, measured_configs, of_kernel
+from cmask.runtime.lasting import lasting
 from cmask.runtime.schema import StoredConfig
 
 # the reference walks query blocks of this shape, backward too
@@ -112,6 +113,11 @@ def prepare(plan: PreparesCalls, kind: CallKind) -> Prepared:
 
     Raises ValueError if no kernel serves the call, or not the one that it names.
     """
+    with lasting():
+        return _prepare(plan, kind)
+
+
+def _prepare(plan: PreparesCalls, kind: CallKind) -> Prepared:
     check_device(plan.device, kind.device)
     decoding = _decoding(plan, kind)
     if decoding is not None:

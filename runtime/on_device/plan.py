@@ -24,6 +24,7 @@ from cmask.runtime.kernels.triton_bind_rows import (
     bind_rows,
     bind_segments,
 )
+from cmask.runtime.lasting import lasting
 from cmask.runtime.on_device.lengths import CuSeqlens, plain, shape_of, zeros
 from cmask.runtime.on_device.lists import CapacityDescriptor, Rows
 from cmask.runtime.on_device.places import MAX_TERMS, step_of
@@ -80,7 +81,8 @@ class DevicePlan:
         self._table: Table | None = None
         self._source = torch.zeros(0)  # of the table, on the host
         self._captured: list[Tensor] = []  # sources that graphs copy from
-        self._allocate(torch.device(device))
+        with lasting():
+            self._allocate(torch.device(device))
 
     def _allocate(self, device: torch.device) -> None:
         shape, (q_capacity, kv_capacity) = self._shape, self.room.tokens
