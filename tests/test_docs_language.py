@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from cmask.compiler.close import close
+from cmask.compiler.ir import ResolvedMask
 from cmask.compiler.positions import Layout
 from cmask.compiler.resolve import resolve_with_warnings
 from cmask.compiler.resolve_patterns import USAGE
@@ -15,23 +16,32 @@ from cmask.grammar.parser import parse
 from cmask.grammar.source import Source
 from cmask.grammar.syntax_errors import RESERVED
 from cmask.runtime.derive.sizes import bind_names
+from cmask.runtime.variants import heads_in_words, variants_of
 from support.documents import blocks_of, pairs, replace
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "language.md"
 
 
 def drawn(text: str) -> str:
-    """Queries down, keys across, a gap between regions: ■ where the key is visible."""
+    """The mask, or that of each set of heads below their names."""
     source = Source("language.md", text)
     mask, warnings = resolve_with_warnings(parse(source), source)
     assert not warnings
+    heads = [variant.heads for variant in variants_of(close(mask))]
+    if len(heads) == 1:
+        return _picture(mask, 0)
+    return "\n".join(f"{heads_in_words(of)}\n{_picture(mask, of[0][0])}" for of in heads)
+
+
+def _picture(mask: ResolvedMask, head: int) -> str:
+    """Queries down, keys across, a gap between regions: ■ where the key is visible."""
     names = bind_names(close(mask))
     instances = Layout(mask.layout, mask.tables, names).instances
     queries = [i.region.name for i in instances if i.has_queries for _ in range(i.length)]
     keys = [i.region.name for i in instances if i.has_keys for _ in range(i.length)]
     lines = []
     for q in range(len(queries)):
-        cells = ["■" if is_visible(mask, names, q, k) else "·" for k in range(len(keys))]
+        cells = ["■" if is_visible(mask, names, q, k, head) else "·" for k in range(len(keys))]
         lines.append(_spaced(cells, keys, " ", "   "))
     return _spaced(lines, queries, "\n", "\n\n") + "\n"
 
