@@ -88,6 +88,8 @@ def compiled(case: Case) -> Mask:
     """The mask, through the bytes of its artifact."""
     options = CompileOptions(seq=case.seq, sizes=dict(case.sizes))
     mask = load(compile_source(case.source, options).artifact)
+    if len(mask.variants) > 1:
+        raise ValueFault(f"{case.name} has rules for some heads; give a mask that is for all")
     if mask.facts is None:
         raise ValueFault(f"{case.name}: a size has no value at {case.seq} tokens; give --size")
     return mask

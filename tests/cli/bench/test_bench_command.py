@@ -127,3 +127,11 @@ dog.stop() if {stops} else time.sleep(60)
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert done.returncode == expected, done.stderr
         assert ("given up" in done.stderr) == (expected == 3)
+
+
+def test_a_mask_with_rules_for_some_heads_is_refused_as_that() -> None:
+    """It was told that a size had no value."""
+    Path("own.cmask").write_text(OWN.replace("}", "    heads 0..3 { text sees text: causal }\n}"))
+    done = run_cmask("bench", "own.cmask", "--seq", "128")
+    assert done.code == 1
+    assert "rules for some heads" in done.err
