@@ -133,5 +133,5 @@ def test_a_mask_with_rules_for_some_heads_is_refused_as_that() -> None:
     """It was told that a size had no value."""
     Path("own.cmask").write_text(OWN.replace("}", "    heads 0..3 { text sees text: causal }\n}"))
     done = run_cmask("bench", "own.cmask", "--seq", "128")
-    assert done.code == 1
+    assert done.code == 2
     assert "rules for some heads" in done.err
