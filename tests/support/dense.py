@@ -41,7 +41,7 @@ def descriptor_of(visible: Bools, block_m: int, block_n: int, masking: Masking) 
                     found[block.tobytes()] = len(patterns)
                     patterns.append(block)
                 kinds[i, j] = ("pattern", found[block.tobytes()])
-    bits = np.array(patterns).reshape(-1, block_m, block_n)
+    bits = np.array(patterns, bool).reshape(-1, block_m, block_n)
     transposed = {(j, i): kind for (i, j), kind in kinds.items()}
     read = np.zeros(columns * block_n, np.int32)
     read[:kv_len] = visible.any(axis=0)
