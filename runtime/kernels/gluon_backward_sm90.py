@@ -20,7 +20,7 @@ What is in flight in a consumer at step j, from top to bottom of `_step`:
 S is complete at the loop's back edge: in flight across it, ptxas would serialise all products.
 
 Without dQ (DQ = None) the kernel is deterministic: parts write sums of their own, added later.
-Measured on an H200 (Triton 3.6.0): see docs/performance.md.
+Measured on an H200 (Triton 3.6.0): see docs/performance.md.  Tested without one, see the forward.
 
 Source: Shah et al., FlashAttention-3 (arXiv 2407.08608), section 4 on the backward.
 """

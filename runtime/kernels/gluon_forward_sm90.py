@@ -19,6 +19,8 @@ ptxas moves that wait above the exponentials and the overlap is lost.
 
 Measured on an H200 (Triton 3.6.0): see docs/performance.md.  The compiled code is checked in the
 tests without a GPU: no spills in loops, no serialised wgmma, exponentials between the two waits.
+So is what it computes: tests/support/hopper runs this source as Python on a machine whose copies
+come as late and in as odd an order as they may, and finds races and deadlocks.
 
 Sources: Shah et al., FlashAttention-3 (arXiv 2407.08608); lazy rescaling: FlashAttention-4.
 """
