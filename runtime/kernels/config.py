@@ -30,7 +30,7 @@ class KernelConfig:
     dkdv         a program holds `block_n` keys and walks their queries `block_m` at a time
     In both, `num_stages` blocks of what is walked are in flight.
     kernel  "triton", or "gluon" on Hopper: in the forward a warpgroup (4 warps) for each 64
-            queries; dkdv in blocks of 64 × 128, and dQ with it
+            queries; dkdv in blocks of 64 × 128, and dQ with it, or in blocks of 128 × 64
     l2_mib  heads are worked on together while their keys and values fit in so much [MiB]
     """
 
@@ -60,6 +60,9 @@ class KernelConfig:
             words = self.block_n * 16
             walked = self.block_m * both + rows + words
             return self.block_n * both + exchanged + self.num_stages * walked + _BARRIERS_GLUON
+        if self.kernel == "gluon" and self.direction == "dq":
+            held, words = self.block_m * both, self.block_m * 16  # of a pattern
+            return held + self.num_stages * (self.block_n * both + words) + _BARRIERS_GLUON
         if self.kernel == "gluon":
             d, dv = _padded(head_dim), _padded(v_head_dim)
             held = q_buffers(d, dv) * self.block_m * max(d, dv) * itemsize
@@ -168,10 +171,14 @@ _GLUON: _Shapes = (  # of (64, 64), two programs share a multiprocessor
 GLUON_BACKWARD = KernelConfig(  # dQ comes with it
     direction="dkdv", block_m=64, block_n=128, num_warps=8, num_stages=2, kernel="gluon"
 )
+GLUON_BACKWARD_DQ = KernelConfig(  # instead, deterministic; not measured yet: where it is named
+    direction="dq", block_m=128, block_n=64, num_warps=8, num_stages=2, kernel="gluon"
+)
 GLUON_BACKWARD_DIMS = ((64, 64), (128, 128))  # head_dim of q and v
 GLUON_SHAPES: dict[Direction, tuple[tuple[int, int], ...]] = {
     "forward": tuple((m, n) for m, n, _, _ in _GLUON),
     "dkdv": ((GLUON_BACKWARD.block_m, GLUON_BACKWARD.block_n),),
+    "dq": ((GLUON_BACKWARD_DQ.block_m, GLUON_BACKWARD_DQ.block_n),),
 }
 _FLOAT32: _Shapes = (
     (32, 32, 8, 2),

@@ -3,7 +3,7 @@
 The Hopper kernel adds dQ, and writes dK and dV of key blocks in parts, to float32 memory in the
 order of its accumulators; triton_sums.py brings them in order.  dQ is added by whoever comes first:
 not deterministic.  Where `torch.use_deterministic_algorithms` asks for it, a kernel of its own
-makes dQ.
+makes dQ: Triton's, or the Hopper one where `configs` name it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cmask.runtime.kernels import triton_backward
+from cmask.runtime.kernels.gluon_backward_dq_sm90 import attention_backward_dq
 from cmask.runtime.kernels.gluon_backward_sm90 import attention_backward
 from cmask.runtime.kernels.gluon_descriptors import (
     boxes_of,
@@ -78,7 +79,8 @@ def backward(
     by_key((q, k, v, grad_out), rows, for_dkdv, softmax_scale, targets[1], targets[2], sums)
     if sums is None:
         inputs = triton_backward.Inputs(q, k, v, grad_out)
-        triton_backward.write_dq(inputs, *rows, launches[2], softmax_scale, targets[0])
+        write_dq = by_query if launches[2].is_gluon else triton_backward.write_dq
+        write_dq(inputs, *rows, launches[2], softmax_scale, targets[0])
     else:
         write_dq_of_sums(sums, targets[0], softmax_scale, tokens)
     for x, target in zip((dq, dk, dv), targets, strict=True):
@@ -147,3 +149,51 @@ def by_key(
     if launch.num_slots:
         tokens = None if grid is None else launch.tokens
         write_dkdv_of_parts(parts, launch.heavy, dk, dv, softmax_scale, tokens)
+
+
+def by_query(
+    inputs: triton_backward.Inputs,
+    lse: Tensor,
+    delta: Tensor,
+    launch: Launch,
+    softmax_scale: float,
+    dq: Tensor,
+) -> None:
+    """One launch of the Hopper kernel for dQ alone.  lse (base 2), delta: in whole blocks."""
+    q, k, v, grad_out = inputs
+    grid = launch.grid
+    properties: Any = torch.cuda.get_device_properties(q.device)
+    programs = min(len(launch.items), properties.multi_processor_count)
+    d = padded_dim(q.shape[3])
+    tensors = (q, k, v, grad_out, dq)
+    attention_backward_dq[(programs,)](
+        *(line_of(x, 64, d, grid) for x in tensors),
+        *(boxes_of(x, 64, d, grid) for x in tensors),
+        patterns_of(launch.patterns) if launch.has_patterns else None,
+        lse,
+        delta,
+        launch.items,
+        launch.offsets,
+        launch.counts,
+        launch.entries,
+        launch.bounds,
+        current_tickets(q.device),
+        len(launch.items),
+        programs,
+        launch.counts.shape[1],
+        q.shape[1],
+        q.shape[1] // k.shape[1],
+        int(k.shape[0] > 1),
+        launch.bounds.shape[1],
+        lse.shape[1],
+        softmax_scale * LOG2_E,
+        softmax_scale,
+        None if grid is None else grid.geometry,
+        INTERVALS=launch.num_intervals,
+        HEAD_DIM=d,
+        BOX=() if grid is None else grid.box(64),
+        UNITS=1 if grid is None else grid.volume // 64,
+        num_warps=4,
+        maxnreg=_MAX_REGISTERS,
+        enable_fp_fusion=True,
+    )

@@ -297,6 +297,8 @@ def _configs(
     ]
     if kind.needs_grad and configs[1].kernel == "gluon" and not kind.is_deterministic:
         return configs[:2]
+    if kind.needs_grad and configs[2].kernel == "gluon" and configs[1].kernel != "gluon":
+        raise ValueError('dq by "gluon" needs dkdv by "gluon"')
     return configs
 
 
@@ -311,19 +313,17 @@ def check_config(config: KernelConfig, kernel: str, head_dim: int, v_head_dim: i
         return
     if kernel != "gluon":
         raise ValueError(f'{config.direction} by "gluon" needs kernel="gluon", got {kernel}')
-    shapes = GLUON_SHAPES.get(config.direction)
-    if shapes is None:
-        raise ValueError(f'there is no {config.direction} by "gluon"')
+    shapes = GLUON_SHAPES[config.direction]
     if (config.block_m, config.block_n) not in shapes:
         known = listed(f"{m} × {n}" for m, n in shapes)
         raise ValueError(
             f'{config.direction} by "gluon" has blocks of {known}, got '
             f"{config.block_m} × {config.block_n}"
         )
-    if config.direction == "dkdv" and (head_dim, v_head_dim) not in GLUON_BACKWARD_DIMS:
+    if config.direction != "forward" and (head_dim, v_head_dim) not in GLUON_BACKWARD_DIMS:
         raise ValueError(
-            'dkdv by "gluon" serves head dimensions 64 and 128, the same for q and v, got '
-            f"{head_dim} and {v_head_dim}"
+            f'{config.direction} by "gluon" serves head dimensions 64 and 128, the same for q and '
+            f"v, got {head_dim} and {v_head_dim}"
         )
 
 

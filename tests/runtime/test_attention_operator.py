@@ -221,7 +221,8 @@ def config_of(direction: Direction, m: int, n: int, kernel: str) -> KernelConfig
         (("dkdv", 128, 128, "gluon"), "gluon", (128, 128), "64 × 128, got 128 × 128"),
         (("dkdv", 64, 128, "gluon"), "gluon", (96, 96), "64 and 128, the same .* 96 and 96"),
         (("dkdv", 64, 128, "gluon"), "gluon", (64, 128), "64 and 128, the same .* 64 and 128"),
-        (("dq", 64, 128, "gluon"), "gluon", (64, 64), "there is no dq by"),
+        (("dq", 64, 128, "gluon"), "gluon", (64, 64), "blocks of 128 × 64, got 64 × 128"),
+        (("dq", 128, 64, "gluon"), "gluon", (96, 96), "dq .* 64 and 128, the same .* 96 and 96"),
     ],
 )
 def test_a_config_that_no_kernel_has_is_refused_in_words(
@@ -236,6 +237,7 @@ def test_a_config_that_a_kernel_has_is_taken() -> None:
         ("forward", 64, 64, "gluon"),
         ("dkdv", 64, 128, "gluon"),
         ("dq", 9, 9, "triton"),
+        ("dq", 128, 64, "gluon"),
     ):
         check_config(config_of(*config), "gluon", 128, 128)
 

@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from cmask import masks
 from cmask.runtime import attention
-from cmask.runtime.kernels.config import GLUON_BACKWARD
-from support.attending import check, plan_of, random_inputs, results, shipped
+from cmask.runtime.kernels.config import GLUON_BACKWARD, GLUON_BACKWARD_DQ
+from support.attending import check, plan_of, random_inputs, results, same, shipped
 from support.grids import CLEAR, IMAGE_FIRST, VIDEO
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
@@ -105,6 +105,22 @@ def test_what_nobody_sees_may_hold_nan() -> None:
     assert torch.equal(found.dk, expected.dk)
     assert (found.dk[:, :, 300:] == 0).all()
     assert (found.dv[:, :, 300:] == 0).all()
+
+
+@pytest.mark.parametrize("dims", [(64, 64), (128, 128)])
+@pytest.mark.parametrize("name", masks.names())
+def test_dq_by_a_kernel_of_its_own(name: str, dims: tuple[int, int]) -> None:
+    """Deterministic; the same bits in every run."""
+    plan = shipped(name, 1500).bind(device="cuda")
+    q, k, v = random_inputs(plan, heads=(4, 2), dims=dims, dtype=torch.bfloat16)
+    configs = (GLUON_BACKWARD, GLUON_BACKWARD_DQ)
+    torch.use_deterministic_algorithms(True)
+    try:
+        first = check(q, k, v, plan, "gluon", configs=configs)
+        again, _ = results(q, k, v, plan, "gluon", configs=configs)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert same(first, again)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -7,7 +7,7 @@ import torch
 
 from cmask import masks
 from cmask.runtime import attention
-from cmask.runtime.kernels.config import GLUON_BACKWARD, KernelConfig
+from cmask.runtime.kernels.config import GLUON_BACKWARD, GLUON_BACKWARD_DQ, KernelConfig
 from cmask.runtime.mask import Plan
 from support.attending import (
     CAUSAL,
@@ -46,11 +46,16 @@ def check_here(
     dtype: torch.dtype = torch.bfloat16,
     configs: tuple[KernelConfig, ...] = (GLUON_BACKWARD,),
     seed: int = 0,
+    is_deterministic: bool = False,
 ) -> Results:
     """Both directions by the Hopper kernels, against float64."""
     q, k, v = random_inputs(plan, batch=2, heads=heads, dims=dims, dtype=dtype)
-    with calls_run_here(seed=seed):
-        return check(q, k, v, plan, "gluon", configs=configs)
+    torch.use_deterministic_algorithms(is_deterministic)
+    try:
+        with calls_run_here(seed=seed):
+            return check(q, k, v, plan, "gluon", configs=configs)
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.parametrize("name", masks.names())
@@ -115,19 +120,46 @@ def test_a_video_is_read_in_place() -> None:
     check_here(plan_of(VIDEO, text=70, frames=5, height=6, width=9))
 
 
-def test_gradients_without_sums_in_no_order() -> None:
+@pytest.mark.parametrize("by", ["triton", "gluon"])
+@pytest.mark.parametrize("name", ["sink_window", "hstu", "clear_r8", "shared_prompt"])
+def test_gradients_without_sums_in_no_order(name: str, by: str) -> None:
     """Deterministic: dQ by a kernel of its own, and parts of heavy key blocks by sums of theirs."""
-    plan = shipped("sink_window", 700).bind()
-    q, k, v = random_inputs(plan, heads=(2, 1), dims=(64, 64), dtype=torch.bfloat16)
-    torch.use_deterministic_algorithms(True)
-    try:
-        with calls_run_here(seed=1):
-            first = check(q, k, v, plan, "gluon", configs=(GLUON_BACKWARD,))
-        with calls_run_here(seed=2):
-            again, _ = results(q, k, v, plan, "gluon", configs=(GLUON_BACKWARD,))
-    finally:
-        torch.use_deterministic_algorithms(False)
+    plan = shipped(name, 500).bind()
+    configs = (GLUON_BACKWARD, GLUON_BACKWARD_DQ) if by == "gluon" else (GLUON_BACKWARD,)
+    first, again = (
+        check_here(plan, heads=(4, 2), configs=configs, seed=seed, is_deterministic=True)
+        for seed in (1, 200)
+    )
     assert same(first, again)
+
+
+@pytest.mark.parametrize("name", masks.names())
+def test_dq_of_its_own(name: str) -> None:
+    plan = shipped(name, 300).bind()
+    check_here(plan, configs=(GLUON_BACKWARD, GLUON_BACKWARD_DQ), is_deterministic=True)
+    (prepared,) = plan.prepared.values()
+    assert [launch.is_gluon for launch in prepared.launches] == [1, 1, 1]
+
+
+def test_dq_of_its_own_needs_lists_of_the_same_kind_beside_it() -> None:
+    by_triton = KernelConfig(direction="dkdv", block_m=64, block_n=64, num_warps=4, num_stages=2)
+    plan, configs = plan_of(CAUSAL, text=100), (by_triton, GLUON_BACKWARD_DQ)
+    with pytest.raises(ValueError, match='dq by "gluon" needs dkdv by "gluon"'):
+        check_here(plan, configs=configs, is_deterministic=True)
+
+
+@pytest.mark.parametrize("dims", [(64, 64), (128, 128)])
+@pytest.mark.parametrize("text", [0, 70])
+def test_dq_of_a_grid_in_place(text: int, dims: tuple[int, int]) -> None:
+    for body, sizes in (
+        ("param radius = 8\n" + CLEAR, {"height": 13, "width": 20}),
+        (VIDEO, {"frames": 5, "height": 6, "width": 9}),
+    ):
+        plan = plan_of(body, text=text, **sizes)
+        configs = (GLUON_BACKWARD, GLUON_BACKWARD_DQ)
+        check_here(plan, dims=dims, configs=configs, is_deterministic=True)
+        (prepared,) = plan.prepared.values()
+        assert all(launch.grid is not None for launch in prepared.launches)
 
 
 @pytest.mark.parametrize("heads", [(6, 6), (6, 3), (6, 1)])
@@ -237,6 +269,14 @@ FAULTS = {
         "        release_stage(Q_EMPTY, stage, STAGES, THREADS)\n"
         "        dk, ds = warpgroup_mma_wait(1, deps=(dk, ds))\n",
     ),
+    "stage of keys given back before dQ is done": (
+        "backward_dq",
+        "    dq, ds = warpgroup_mma_wait(1, deps=(dq, ds))\n"
+        "    release_stage(K_EMPTY, stage, STAGES, THREADS)\n",
+        "    release_stage(K_EMPTY, stage, STAGES, THREADS)\n"
+        "    dq, ds = warpgroup_mma_wait(1, deps=(dq, ds))\n",
+    ),
+    "queries loaded over dQ": ("backward_dq", "        tma.store_wait(0)\n", ""),
     "dQ left before it was taken": (
         "backward",
         "    sync_named(DQ_EMPTY + WARPGROUP, ADDER_THREADS)\n",
@@ -253,9 +293,12 @@ def test_a_fault_is_found(fault: str) -> None:
     q, k, v = random_inputs(plan, heads=(2, 1), dims=(64, 64), dtype=torch.bfloat16)
     found = 0
     for seed in range(3):
+        configs = (GLUON_BACKWARD, GLUON_BACKWARD_DQ)
+        torch.use_deterministic_algorithms(direction == "backward_dq")
         with calls_run_here(seed=seed, edits={direction: (line, instead)}):
             try:
-                check(q, k, v, plan, "gluon", configs=(GLUON_BACKWARD,))
+                check(q, k, v, plan, "gluon", configs=configs)
             except AssertionError as error:
                 found += isinstance(error, GpuError)
+    torch.use_deterministic_algorithms(False)
     assert found

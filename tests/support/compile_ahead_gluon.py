@@ -11,6 +11,7 @@ import math
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +26,12 @@ from triton.runtime.driver import driver
 from cmask.runtime.derive.boxes import GridRows
 from cmask.runtime.kernels import gluon_backward_launch, gluon_forward_launch
 from cmask.runtime.kernels.budget import ITEMSIZE
-from cmask.runtime.kernels.config import Direction, KernelConfig, choose_config
+from cmask.runtime.kernels.config import (
+    GLUON_BACKWARD_DQ,
+    Direction,
+    KernelConfig,
+    choose_config,
+)
 from cmask.runtime.kernels.gluon_forward_sm90 import attention_forward
 from cmask.runtime.kernels.launch import Launch
 from support.ahead import SHARED_MEMORY, compile_measured, report
@@ -241,20 +247,55 @@ def examine_backward(name: str, variant: Variant, *, has_dq: bool) -> dict[str, 
     }
 
 
+def examine_dq(name: str, variant: Variant) -> dict[str, Any]:
+    """The same of dQ by a kernel of its own."""
+    kernel, measured = compile_measured(lambda: _dq(variant), TARGET)
+    kinds = 1 + variant.has_patterns + (variant.num_intervals > 0)
+    return {
+        "name": f"backward dq {name}",
+        "budget": _budget(variant, GLUON_BACKWARD_DQ),
+        "num_loops": 2 * kinds,
+        **measured,
+        "loops": [_fields(loop) for loop in product_loops(_disassembled(kernel))],
+    }
+
+
+def _dq(variant: Variant) -> Any:
+    d, tokens = variant.dims[0], _tokens(variant)
+    dtype = getattr(torch, variant.dtype)
+    q, k = (torch.zeros(1, heads, tokens, d, dtype=dtype) for heads in (HEADS, KV_HEADS))
+    rows = torch.zeros(HEADS, tokens)
+    launch = _launch(variant, GLUON_BACKWARD_DQ, tokens // 128)
+    inputs = gluon_backward_launch.triton_backward.Inputs(q, k, k, q)
+    return _instead_of_running(
+        gluon_backward_launch.attention_backward_dq,
+        launch,
+        lambda: gluon_backward_launch.by_query(inputs, rows, rows, launch, 1.0, q),
+    )
+
+
 def _backward(variant: Variant, config: KernelConfig, has_dq: bool) -> Any:
-    kernel = gluon_backward_launch.attention_backward
-    run = kernel.run
-
-    def compile_only(*arguments: Any, grid: Any, warmup: bool, **options: Any) -> NoReturn:
-        raise _Compiled(run(*arguments, grid=grid, warmup=True, **options))
-
-    driver.set_active(_Hopper())
     d, tokens = variant.dims[0], _tokens(variant)
     dtype = getattr(torch, variant.dtype)
     q, k = (torch.zeros(1, heads, tokens, d, dtype=dtype) for heads in (HEADS, KV_HEADS))
     rows = torch.zeros(HEADS, tokens)
     sums = torch.zeros(HEADS, tokens // 64, 2, 32 * d) if has_dq else None
     launch = _launch(variant, config, tokens // 128)
+    return _instead_of_running(
+        gluon_backward_launch.attention_backward,
+        launch,
+        lambda: gluon_backward_launch.by_key((q, k, k, q), (rows, rows), launch, 1.0, k, k, sums),
+    )
+
+
+def _instead_of_running(kernel: Any, launch: Launch, call: Callable[[], None]) -> Any:
+    """What a call compiles."""
+    run = kernel.run
+
+    def compile_only(*arguments: Any, grid: Any, warmup: bool, **options: Any) -> NoReturn:
+        raise _Compiled(run(*arguments, grid=grid, warmup=True, **options))
+
+    driver.set_active(_Hopper())
     processor = SimpleNamespace(multi_processor_count=132)
     with (
         mock.patch.object(kernel, "run", compile_only),
@@ -262,7 +303,7 @@ def _backward(variant: Variant, config: KernelConfig, has_dq: bool) -> Any:
         mock.patch.object(gluon_backward_launch, "current_tickets", return_value=launch.items),
     ):
         try:
-            gluon_backward_launch.by_key((q, k, k, q), (rows, rows), launch, 1.0, k, k, sums)
+            call()
         except _Compiled as compiled:
             return compiled.args[0]
     raise RuntimeError("the host code has compiled nothing")
@@ -272,6 +313,17 @@ BACKWARD = {
     "pattern": (Variant(), True),
     "grid of two axes": (Variant(grid=IMAGE), True),
     "bounds": (Variant(has_patterns=False, num_intervals=1), True),
+}
+DQ = {
+    "pattern": Variant(),
+    "bounds": Variant(has_patterns=False, num_intervals=1),
+}
+ALL_DQ = DQ | {
+    "full": Variant(has_patterns=False),
+    "four intervals": Variant(has_patterns=False, num_intervals=4),
+    "float16 head_dim 64": Variant(dims=(64, 64), dtype="float16"),
+    "grid of two axes": Variant(grid=IMAGE),
+    "grid of three axes": Variant(grid=VIDEO),
 }
 ALL_BACKWARD = BACKWARD | {
     "full": (Variant(has_patterns=False), True),
@@ -288,3 +340,5 @@ if __name__ == "__main__":
         report(examine(name, variant))
     for name, (variant, has_dq) in {"few": BACKWARD, "all": ALL_BACKWARD}[sys.argv[1]].items():
         report(examine_backward(name, variant, has_dq=has_dq))
+    for name, variant in {"few": DQ, "all": ALL_DQ}[sys.argv[1]].items():
+        report(examine_dq(name, variant))

@@ -26,7 +26,7 @@ def calls_run_here(
     """Within, `attention(..., kernel="gluon")` takes CPU tensors.
 
     programs: how many processors the GPU has; seed: of the order in which things happen;
-    edits: of "forward" or "backward", see `source_of`.
+    edits: of "forward", "backward" or "backward_dq", see `source_of`.
     """
     seeds = itertools.count(seed)
     properties = SimpleNamespace(multi_processor_count=programs)
@@ -42,7 +42,11 @@ def calls_run_here(
         def replace(where: object, name: str, value: object) -> None:
             stack.enter_context(mock.patch.object(where, name, value))
 
-        homes = {"forward": gluon_forward_launch, "backward": gluon_backward_launch}
+        homes = {
+            "forward": gluon_forward_launch,
+            "backward": gluon_backward_launch,
+            "backward_dq": gluon_backward_launch,
+        }
         for direction, home in homes.items():
             edit = (edits or {}).get(direction, ("", ""))
             module = source_of(f"{_HOME}gluon_{direction}_sm90", edit)
