@@ -141,6 +141,15 @@ def test_dq_of_its_own(name: str) -> None:
     assert [launch.is_gluon for launch in prepared.launches] == [1, 1, 1]
 
 
+def test_key_blocks_that_every_query_sees_are_done_in_parts() -> None:
+    plan = shipped("sink_window", 4096).bind(text=1500, left=100)
+    q, k, v = random_inputs(plan, heads=(1, 1), dtype=torch.bfloat16)
+    with calls_run_here(programs=16):
+        check(q, k, v, plan, "gluon", configs=(GLUON_BACKWARD,))
+    (prepared,) = plan.prepared.values()
+    assert prepared.launches[1].num_slots > 0
+
+
 def test_dq_of_its_own_needs_lists_of_the_same_kind_beside_it() -> None:
     by_triton = KernelConfig(direction="dkdv", block_m=64, block_n=64, num_warps=4, num_stages=2)
     plan, configs = plan_of(CAUSAL, text=100), (by_triton, GLUON_BACKWARD_DQ)
