@@ -28,6 +28,8 @@ from support.grids import CLEAR, IMAGE_FIRST, VIDEO
 from support.hopper.calls import calls_run_here
 from support.hopper.machine import GpuError
 
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU runs the kernels itself")
+
 BY_64 = KernelConfig(
     direction="forward", block_m=64, block_n=64, num_warps=4, num_stages=2, kernel="gluon"
 )
