@@ -29,6 +29,7 @@ triton_bind_order.py    blocks -> the order of work
 
 gluon_names.py       Gluon's names, whatever the version of Triton
 gluon_sync.py        device functions: barriers, rings, the queue of work
+gluon_lists.py       device functions: what an owner's lists hold
 gluon_softmax.py     device functions: masks and softmax on a wgmma accumulator
 gluon_forward_sm90.py   Hopper at full speed
 gluon_backward_sm90.py  the same, head_dim 64 and 128

@@ -31,6 +31,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from cmask.runtime.kernels.gluon_lists import entries_of
 from cmask.runtime.kernels.gluon_names import aggregate, load_block, reinterpret
 from cmask.runtime.kernels.gluon_rows import load_rows, store_rows
 from cmask.runtime.kernels.gluon_softmax import load_words, mask_by_bounds, mask_by_words
@@ -161,14 +162,12 @@ def _produce(q, k, v, grad_out, PATTERNS, shared, lists, scalars, grid, T):
     while item < num_items:
         head_index = gl.load(ITEMS + 2 * item)
         q_block = gl.load(ITEMS + 2 * item + 1)
-        full_first = gl.load(OFFSETS + q_block)
-        full_stop = gl.load(OFFSETS + q_block + 1)
-        bounds_first = gl.load(OFFSETS + num_blocks + 1 + q_block)
-        bounds_stop = gl.load(OFFSETS + num_blocks + 1 + q_block + 1)
-        pattern_first = gl.load(OFFSETS + 2 * (num_blocks + 1) + q_block)
-        pattern_stop = gl.load(OFFSETS + 2 * (num_blocks + 1) + q_block + 1)
-        full_blocks = gl.load(COUNTS + q_block)
-        bounds_blocks = gl.load(COUNTS + num_blocks + q_block)
+        full, bounds, patterns, full_blocks, bounds_blocks = entries_of(
+            OFFSETS, COUNTS, num_blocks, q_block
+        )
+        full_first, full_stop = full
+        bounds_first, bounds_stop = bounds
+        pattern_first, pattern_stop = patterns
         if n > 0:  # the item before has left Q; its record has been read
             sync_named(Q_EMPTY, THREADS)
         publish(

@@ -108,8 +108,7 @@ def by_key(
     q, k, v, grad_out = inputs
     _, num_heads, q_len, head_dim = q.shape
     grid = launch.grid
-    properties: Any = torch.cuda.get_device_properties(q.device)
-    programs = min(len(launch.items), properties.multi_processor_count)
+    programs = _programs(launch, q.device)
     heads, d = k.shape[0] * k.shape[1], padded_dim(head_dim)
     parts = torch.empty(heads, launch.num_slots, 2, 2, 64 * d, dtype=torch.float32, device=q.device)
     attention_backward[(programs,)](
@@ -138,13 +137,7 @@ def by_key(
         softmax_scale * LOG2_E,
         softmax_scale,
         None if grid is None else grid.geometry,
-        INTERVALS=launch.num_intervals,
-        HEAD_DIM=d,
-        BOX=() if grid is None else grid.box(64),
-        UNITS=1 if grid is None else grid.volume // 64,
-        num_warps=4,
-        maxnreg=_MAX_REGISTERS,
-        enable_fp_fusion=True,
+        **_options(launch, d),
     )
     if launch.num_slots:
         tokens = None if grid is None else launch.tokens
@@ -162,8 +155,7 @@ def by_query(
     """One launch of the Hopper kernel for dQ alone.  lse (base 2), delta: in whole blocks."""
     q, k, v, grad_out = inputs
     grid = launch.grid
-    properties: Any = torch.cuda.get_device_properties(q.device)
-    programs = min(len(launch.items), properties.multi_processor_count)
+    programs = _programs(launch, q.device)
     d = padded_dim(q.shape[3])
     tensors = (q, k, v, grad_out, dq)
     attention_backward_dq[(programs,)](
@@ -189,11 +181,25 @@ def by_query(
         softmax_scale * LOG2_E,
         softmax_scale,
         None if grid is None else grid.geometry,
-        INTERVALS=launch.num_intervals,
-        HEAD_DIM=d,
-        BOX=() if grid is None else grid.box(64),
-        UNITS=1 if grid is None else grid.volume // 64,
-        num_warps=4,
-        maxnreg=_MAX_REGISTERS,
-        enable_fp_fusion=True,
+        **_options(launch, d),
     )
+
+
+def _programs(launch: Launch, device: torch.device) -> int:
+    """One for each processor, if there is so much work."""
+    properties: Any = torch.cuda.get_device_properties(device)
+    return min(len(launch.items), int(properties.multi_processor_count))
+
+
+def _options(launch: Launch, head_dim: int) -> dict[str, Any]:
+    """Constants and launch parameters that both kernels have."""
+    grid = launch.grid
+    return {
+        "INTERVALS": launch.num_intervals,
+        "HEAD_DIM": head_dim,
+        "BOX": () if grid is None else grid.box(64),
+        "UNITS": 1 if grid is None else grid.volume // 64,
+        "num_warps": 4,
+        "maxnreg": _MAX_REGISTERS,
+        "enable_fp_fusion": True,
+    }

@@ -35,6 +35,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from cmask.runtime.kernels.gluon_lists import entries_of
 from cmask.runtime.kernels.gluon_names import add_block, aggregate, load_block, reinterpret
 from cmask.runtime.kernels.gluon_rows import load_rows, store_rows
 from cmask.runtime.kernels.gluon_softmax import load_words, mask_by_bounds_across, mask_by_words
@@ -223,14 +224,12 @@ def _produce(K, inputs, shared, lists, scalars, grid, T):
         owner = gl.load(ITEMS + 2 * item + 1)
         k_block = gl.load(OWNERS + 2 * owner)
         slot = gl.load(OWNERS + 2 * owner + 1)
-        full_first = gl.load(OFFSETS + owner)
-        full_stop = gl.load(OFFSETS + owner + 1)
-        bounds_first = gl.load(OFFSETS + num_owners + 1 + owner)
-        bounds_stop = gl.load(OFFSETS + num_owners + 1 + owner + 1)
-        pattern_first = gl.load(OFFSETS + 2 * (num_owners + 1) + owner)
-        pattern_stop = gl.load(OFFSETS + 2 * (num_owners + 1) + owner + 1)
-        full_blocks = gl.load(COUNTS + owner)
-        bounds_blocks = gl.load(COUNTS + num_owners + owner)
+        full, bounds, patterns, full_blocks, bounds_blocks = entries_of(
+            OFFSETS, COUNTS, num_owners, owner
+        )
+        full_first, full_stop = full
+        bounds_first, bounds_stop = bounds
+        pattern_first, pattern_stop = patterns
         if n > 0:  # the item before has left K and V; its record has been read
             sync_named(KV_EMPTY, T.THREADS)
         publish(

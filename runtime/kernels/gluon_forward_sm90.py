@@ -35,6 +35,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from cmask.runtime.kernels.gluon_lists import entries_of
 from cmask.runtime.kernels.gluon_names import aggregate, load_block, reinterpret
 from cmask.runtime.kernels.gluon_rows import corner, is_in_grid, linear, load_rows, store_rows
 from cmask.runtime.kernels.gluon_softmax import (
@@ -262,14 +263,12 @@ def _produce(Q, K, V, PATTERNS, shared, lists, scalars, grid, T):
     while item < num_items:
         head_index = gl.load(ITEMS + 2 * item)
         q_block = gl.load(ITEMS + 2 * item + 1)
-        full_first = gl.load(OFFSETS + q_block)
-        full_stop = gl.load(OFFSETS + q_block + 1)
-        bounds_first = gl.load(OFFSETS + num_blocks + 1 + q_block)
-        bounds_stop = gl.load(OFFSETS + num_blocks + 1 + q_block + 1)
-        pattern_first = gl.load(OFFSETS + 2 * (num_blocks + 1) + q_block)
-        pattern_stop = gl.load(OFFSETS + 2 * (num_blocks + 1) + q_block + 1)
-        full_blocks = gl.load(COUNTS + q_block)
-        bounds_blocks = gl.load(COUNTS + num_blocks + q_block)
+        full, bounds, patterns, full_blocks, bounds_blocks = entries_of(
+            OFFSETS, COUNTS, num_blocks, q_block
+        )
+        full_first, full_stop = full
+        bounds_first, bounds_stop = bounds
+        pattern_first, pattern_stop = patterns
         buffer = n % T.Q_BUFFERS
         if n >= T.Q_BUFFERS:  # the item before last has left: its record is read, its O stored
             sync_named(Q_EMPTY + buffer, T.THREADS)

@@ -50,7 +50,7 @@ def _exists(config: KernelConfig, budget: Budget) -> bool:
         budget.architecture == 90
         and budget.dtype in HALVES
         and config.num_stages > 1  # it waits for the next block before it gives one back
-        and (config.block_m, config.block_n) in GLUON_SHAPES.get(config.direction, ())
+        and (config.block_m, config.block_n) in GLUON_SHAPES[config.direction]
         and (config.direction == "forward" or dims in GLUON_BACKWARD_DIMS)
     )
 

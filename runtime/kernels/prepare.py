@@ -298,7 +298,7 @@ def _configs(
     if kind.needs_grad and configs[1].kernel == "gluon" and not kind.is_deterministic:
         return configs[:2]
     if kind.needs_grad and configs[2].kernel == "gluon" and configs[1].kernel != "gluon":
-        raise ValueError('dq by "gluon" needs dkdv by "gluon"')
+        raise ValueError(f'dq by "gluon" needs dkdv by "gluon", got "{configs[1].kernel}"')
     return configs
 
 

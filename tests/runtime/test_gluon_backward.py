@@ -13,7 +13,16 @@ from torch.utils.checkpoint import checkpoint
 from cmask import masks
 from cmask.runtime import attention
 from cmask.runtime.kernels.config import GLUON_BACKWARD, GLUON_BACKWARD_DQ
-from support.attending import check, plan_of, random_inputs, results, same, shipped
+from support.attending import (
+    check,
+    deterministic,
+    plan_of,
+    plan_of_random_rows,
+    random_inputs,
+    results,
+    same,
+    shipped,
+)
 from support.grids import CLEAR, IMAGE_FIRST, VIDEO
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
@@ -54,14 +63,7 @@ def test_a_length_works(length: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_rows_have_several_intervals(count: int) -> None:
-    """Random bounds: more patterns than a dictionary holds, so that row bounds mask them."""
-    generator = torch.Generator().manual_seed(count)
-    rows = 64 * 200
-    ends = torch.randint(0, 500, (2 * count, rows), generator=generator).sort(0).values
-    func = torch.cat([torch.zeros(1, rows, dtype=torch.int64), ends]).tolist()
-    body = "table func[row]; query region q; key region k; q sees k: rows(func)"
-    plan = plan_of(body, q=rows, k=500, func=func)
-    assert plan.device_descriptor(64, 128).num_intervals > 0
+    plan = plan_of_random_rows(64 * 200, 500, count)
     q, k, v = random_inputs(plan, heads=(1, 1), dims=(64, 64), dtype=torch.bfloat16)
     check(q, k, v, plan, "gluon", configs=(GLUON_BACKWARD,))
 
@@ -114,12 +116,9 @@ def test_dq_by_a_kernel_of_its_own(name: str, dims: tuple[int, int]) -> None:
     plan = shipped(name, 1500).bind(device="cuda")
     q, k, v = random_inputs(plan, heads=(4, 2), dims=dims, dtype=torch.bfloat16)
     configs = (GLUON_BACKWARD, GLUON_BACKWARD_DQ)
-    torch.use_deterministic_algorithms(True)
-    try:
+    with deterministic():
         first = check(q, k, v, plan, "gluon", configs=configs)
         again, _ = results(q, k, v, plan, "gluon", configs=configs)
-    finally:
-        torch.use_deterministic_algorithms(False)
     assert same(first, again)
 
 
@@ -128,20 +127,17 @@ def test_dq_by_a_kernel_of_its_own(name: str, dims: tuple[int, int]) -> None:
 def test_it_is_deterministic_where_it_is_asked_to_be(asked_by: str) -> None:
     """Under load from another stream, too."""
     plan, q, k, v, grad_out = trained("shared_prompt", 2048)
-    deterministic = True if asked_by == "argument" else None
+    argument = True if asked_by == "argument" else None
     side, noise = torch.cuda.Stream(), torch.randn(8192, 8192, device="cuda")
-    torch.use_deterministic_algorithms(asked_by == "torch")
-    try:
-        first = None
+    first = None
+    with deterministic(asked_by == "torch"):
         for _ in range(20):
             with torch.cuda.stream(side):
                 noise = noise.sin()
-            out = attention(q, k, v, plan, deterministic=deterministic)
+            out = attention(q, k, v, plan, deterministic=argument)
             grads = torch.autograd.grad(out, (q, k, v), grad_out)
             first = grads if first is None else first
             assert all(map(torch.equal, first, grads))
-    finally:
-        torch.use_deterministic_algorithms(False)
 
 
 # ------------------------------------------------------------------ as training code calls it

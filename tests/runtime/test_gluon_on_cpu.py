@@ -11,11 +11,12 @@ from cmask.runtime.kernels.config import GLUON_BACKWARD, GLUON_BACKWARD_DQ, Kern
 from cmask.runtime.mask import Plan
 from support.attending import (
     CAUSAL,
-    ROWS,
     Results,
     check,
+    deterministic,
     exact_output,
     plan_of,
+    plan_of_random_rows,
     random_inputs,
     results,
     same,
@@ -52,12 +53,8 @@ def check_here(
 ) -> Results:
     """Both directions by the Hopper kernels, against float64."""
     q, k, v = random_inputs(plan, batch=2, heads=heads, dims=dims, dtype=dtype)
-    torch.use_deterministic_algorithms(is_deterministic)
-    try:
-        with calls_run_here(seed=seed):
-            return check(q, k, v, plan, "gluon", configs=configs)
-    finally:
-        torch.use_deterministic_algorithms(False)
+    with calls_run_here(seed=seed), deterministic(is_deterministic):
+        return check(q, k, v, plan, "gluon", configs=configs)
 
 
 @pytest.mark.parametrize("name", masks.names())
@@ -98,13 +95,7 @@ def test_blocks_of_64_queries(name: str) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_rows_of_several_intervals(count: int) -> None:
-    """Random bounds: more patterns than a dictionary holds, so that row bounds mask them."""
-    generator = torch.Generator().manual_seed(count)
-    rows = 128 * 150
-    ends = torch.randint(0, 200, (2 * count, rows), generator=generator).sort(0).values
-    func = torch.cat([torch.zeros(1, rows, dtype=torch.int64), ends]).tolist()
-    plan = plan_of(ROWS, q=rows, k=200, func=func)
-    assert plan.device_descriptor(64, 128).num_intervals > 0
+    plan = plan_of_random_rows(128 * 150, 200, count)
     q, k, v = random_inputs(plan, heads=(1, 1), dims=(16, 16), dtype=torch.bfloat16)
     with calls_run_here():
         out = attention(q, k, v, plan, kernel="gluon")
@@ -305,11 +296,10 @@ def test_a_fault_is_found(fault: str) -> None:
     found = 0
     for seed in range(3):
         configs = (GLUON_BACKWARD, GLUON_BACKWARD_DQ)
-        torch.use_deterministic_algorithms(direction == "backward_dq")
-        with calls_run_here(seed=seed, edits={direction: (line, instead)}):
+        edited = calls_run_here(seed=seed, edits={direction: (line, instead)})
+        with edited, deterministic(direction == "backward_dq"):
             try:
                 check(q, k, v, plan, "gluon", configs=configs)
             except AssertionError as error:
                 found += isinstance(error, GpuError)
-    torch.use_deterministic_algorithms(False)
     assert found

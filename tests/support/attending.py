@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -114,6 +116,26 @@ def check(
     )
     check_budget(found, plain, exact)
     return found
+
+
+@contextmanager
+def deterministic(is_asked: bool = True) -> Iterator[None]:
+    """Within, torch asks for the same bits in every run, or not."""
+    torch.use_deterministic_algorithms(is_asked)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def plan_of_random_rows(rows: int, keys: int, count: int) -> Plan:
+    """So many intervals a row: more patterns than a dictionary holds, so that row bounds mask."""
+    generator = torch.Generator().manual_seed(count)
+    ends = torch.randint(0, keys, (2 * count, rows), generator=generator).sort(0).values
+    func = torch.cat([torch.zeros(1, rows, dtype=torch.int64), ends]).tolist()
+    plan = plan_of(ROWS, q=rows, k=keys, func=func)
+    assert plan.device_descriptor(64, 128).num_intervals > 0
+    return plan
 
 
 def same(a: Results, b: Results) -> bool:

@@ -236,24 +236,22 @@ def _launch(variant: Variant, config: KernelConfig, num_blocks: int) -> Launch:
 def examine_backward(name: str, variant: Variant, *, has_dq: bool) -> dict[str, Any]:
     """The same of dK, dV and (unless it is to be deterministic) dQ."""
     config = _chosen(variant, "dkdv")
-    kernel, measured = compile_measured(lambda: _backward(variant, config, has_dq), TARGET)
-    kinds = 1 + variant.has_patterns + (variant.num_intervals > 0)
-    return {
-        "name": f"backward {name}",
-        "budget": _budget(variant, config),
-        "num_loops": 2 * kinds,
-        **measured,
-        "loops": [_fields(loop) for loop in product_loops(_disassembled(kernel))],
-    }
+    return _examined(name, variant, config, lambda: _backward(variant, config, has_dq))
 
 
 def examine_dq(name: str, variant: Variant) -> dict[str, Any]:
     """The same of dQ by a kernel of its own."""
-    kernel, measured = compile_measured(lambda: _dq(variant), TARGET)
+    return _examined(f"dq {name}", variant, GLUON_BACKWARD_DQ, lambda: _dq(variant))
+
+
+def _examined(
+    name: str, variant: Variant, config: KernelConfig, compile_it: Callable[[], Any]
+) -> dict[str, Any]:
+    kernel, measured = compile_measured(compile_it, TARGET)
     kinds = 1 + variant.has_patterns + (variant.num_intervals > 0)
     return {
-        "name": f"backward dq {name}",
-        "budget": _budget(variant, GLUON_BACKWARD_DQ),
+        "name": f"backward {name}",
+        "budget": _budget(variant, config),
         "num_loops": 2 * kinds,
         **measured,
         "loops": [_fields(loop) for loop in product_loops(_disassembled(kernel))],

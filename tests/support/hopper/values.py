@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -56,9 +57,6 @@ class Int:
     def __bool__(self) -> bool:
         return self.value != 0
 
-    def __neg__(self) -> Int:
-        return Int(-self.value, self.bits)
-
     def __hash__(self) -> int:
         return hash(self.value)
 
@@ -104,6 +102,7 @@ class Tensor:
     """
 
     __hash__ = None  # type: ignore[assignment]
+    type = SimpleNamespace(layout=None)
 
     def __init__(self, values: Array, product: Any = None) -> None:
         self._values = values
@@ -128,25 +127,11 @@ class Tensor:
     def dtype(self) -> torch.dtype:
         return self._values.dtype
 
-    @property
-    def type(self) -> _Type:
-        return _Type()
-
     def to(self, dtype: torch.dtype, bitcast: bool = False) -> Tensor:
         return Tensor(self.data.view(dtype) if bitcast else self.data.to(dtype))
 
     def __getitem__(self, places: Any) -> Tensor:
         return Tensor(self.data[places])
-
-    def __neg__(self) -> Tensor:
-        return Tensor(-self.data)
-
-
-@dataclass(frozen=True)
-class _Type:
-    """Of a tensor, as far as kernels ask."""
-
-    layout: None = field(default=None)
 
 
 def values_of(x: Any) -> Any:
