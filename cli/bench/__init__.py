@@ -21,6 +21,8 @@ exact.py         sampled results against float64
 exact_gradients.py  the same of gradients
 timing.py        rested and sustained times on a GPU
 binding.py       time and memory of binding, next to create_block_mask
+device_binding.py  the same of `bind_`: lengths bound on the device
+device_plan.py   room and lengths of a case for it; whether it is the host's plan
 
 rows.py          a result, and what follows from its times
 table.py         results as text

@@ -1,4 +1,4 @@
-"""What it costs to make a mask known: binding, next to FlexAttention's create_block_mask."""
+"""What it costs to make a mask known: both ways to bind, next to create_block_mask."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
+from cmask.cli.bench.device_binding import DeviceCost, device_cost
 from cmask.cli.bench.measure import short, why_not
 from cmask.cli.bench.problem import Problem
 from cmask.cli.bench.rows import Binding
@@ -35,10 +36,12 @@ class Cost:
 
 
 def binding_of(problem: Problem) -> Binding:
-    """Both, without what only the first call costs."""
+    """All of them, without what only the first call costs; `bind_` where there is a GPU."""
     p = problem
     ours = _cost(lambda: bind_anew(p.mask, str(p.q.device)))
     binding = Binding(ours.ms or 0.0, ours.peak, p.facts.descriptor_bytes)
+    if p.q.is_cuda:
+        binding = with_device(binding, device_cost(p))
     if not p.case.spellings:
         return binding
     arguments = (p.mask_mod(p.case.spellings[0]), None, None, *p.lengths)
@@ -56,6 +59,17 @@ def binding_of(problem: Problem) -> Binding:
         compiled_peak=compiled.peak,
         compiled_why=compiled.why,
         block_mask_bytes=block_mask_bytes(p.block_mask(p.case.spellings[0])),
+    )
+
+
+def with_device(binding: Binding, cost: DeviceCost) -> Binding:
+    """The same with what `bind_` costs."""
+    return replace(
+        binding,
+        device_ms=cost.ms,
+        device_host_us=cost.host_us,
+        device_peak=cost.peak,
+        device_why=cost.why,
     )
 
 

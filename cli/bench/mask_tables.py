@@ -41,6 +41,7 @@ def binding_lines(_: Part, groups: Sequence[Group]) -> list[str]:
         raise CommandFault("no mask was bound in this run")
     columns: list[Column] = [
         ("cmask bind, ms (peak)", _ours),
+        *(_ON_DEVICE if any(_binding(g).device_ms is not None for g in bound) else ()),
         ("create_block_mask compiled, ms (peak)", lambda g, n: _theirs(g, "compiled", n)),
         ("eager, ms (peak)", lambda g, n: _theirs(g, "eager", n)),
         ("cmask's block lists", lambda g, _: size_text(_binding(g).ours_bytes)),
@@ -129,13 +130,43 @@ def _theirs(group: Group, name: str, notes: Notes) -> str:
     ms, why = getattr(binding, f"{name}_ms"), getattr(binding, f"{name}_why")
     if ms is not None:
         return _cost(ms, getattr(binding, f"{name}_peak"))
+    return _why(why, notes)
+
+
+def _device(group: Group, notes: Notes) -> str:
+    binding = _binding(group)
+    if binding.device_ms is not None:
+        return f"{binding.device_ms * 1e3:.1f}" + _in_brackets(binding.device_peak)
+    return _why(binding.device_why, notes)
+
+
+def _device_host(group: Group, notes: Notes) -> str:
+    binding = _binding(group)
+    if binding.device_host_us is not None:
+        return f"{binding.device_host_us:.0f}"
+    return _why(binding.device_why, notes)
+
+
+# without figures of it, as in runs that were made before it was measured, no columns
+_ON_DEVICE: tuple[Column, ...] = (
+    ("cmask bind_, GPU µs (peak)", _device),
+    ("host µs", _device_host),
+)
+
+
+def _why(why: str, notes: Notes) -> str:
+    """A word, and the rest below the table."""
     word, _, detail = why.partition(": ")
     return (word or NOTHING) + notes.mark(detail or word or "Not measured")
 
 
 def _cost(ms: float, peak: int | None) -> str:
     digits = 1 if ms >= 1 else 2
-    return f"{ms:.{digits}f}" + ("" if peak is None else f" ({size_text(peak)})")
+    return f"{ms:.{digits}f}" + _in_brackets(peak)
+
+
+def _in_brackets(peak: int | None) -> str:
+    return "" if peak is None else f" ({size_text(peak)})"
 
 
 def _optional_size(size: int | None) -> str:

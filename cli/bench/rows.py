@@ -85,7 +85,10 @@ class Binding:
 
     ours            `Mask.bind` for new lengths, block lists put on the device
     eager, compiled  FlexAttention's create_block_mask
-    *_peak          the most device memory that was held meanwhile, beyond what was held before
+    device          one `plan.bind_` of the same lengths, in tensors: GPU time
+    device_host_us  what it costs the host to launch that [µs]
+    *_peak          the most device memory that was held meanwhile, beyond what was held before;
+                    of `device` with the plan itself
     *_bytes         what is left of it: block lists, BlockMask
     *_why           in a word, why there is no time
     """
@@ -100,6 +103,10 @@ class Binding:
     compiled_peak: int | None = None
     compiled_why: str = ""
     block_mask_bytes: int | None = None
+    device_ms: float | None = None
+    device_host_us: float | None = None
+    device_peak: int | None = None
+    device_why: str = ""
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,7 @@ def binding_lines(binding: Binding) -> list[str]:
         f"  bind for new lengths: {binding.ours_ms:.1f} ms, "
         f"{size_text(binding.ours_bytes)} of block lists{_peak(binding.ours_peak)}"
     ]
+    lines += _on_device(binding)
     said = []
     for name in ("compiled", "eager"):
         ms, why = getattr(binding, f"{name}_ms"), getattr(binding, f"{name}_why")
@@ -114,6 +115,16 @@ def binding_lines(binding: Binding) -> list[str]:
         kept = "" if size is None else f", {size_text(size)}"
         lines.append(cut(f"  create_block_mask: {'; '.join(said)}{kept}"))
     return lines
+
+
+def _on_device(binding: Binding) -> list[str]:
+    """Of `bind_`; nothing where it was not tried."""
+    said = binding.device_why
+    if binding.device_ms is not None:
+        host = _number(binding.device_host_us, 0)
+        said = f"{binding.device_ms * 1e3:.1f} µs of GPU, {host} µs of host"
+        said += _peak(binding.device_peak)
+    return [cut(f"  bind_ on the device: {said}")] if said else []
 
 
 def _peak(size: int | None) -> str:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import gc
+import statistics
 import time
 
 import torch
 
-from cmask.cli.bench.measure import Runner
+from cmask.cli.bench.measure import Call, Runner
 
 HOST_CALLS = 50
 HOST_REPEATS = 5
 LONGEST_FOR_HOST_MS = 2.0  # of a call: many of longer ones would fill the queue
+LONE_CALLS = 50
+GRAPH_CALLS = 10  # in one graph: its launch is shared by them
+REPLAYS = 20
 FLUSH_BYTES = 256 * 2**20  # several times the L2 of any GPU so far
 
 
@@ -94,6 +98,35 @@ def _enqueue(runner: Runner) -> float:
     taken = time.perf_counter() - begun
     torch.cuda.synchronize()
     return taken
+
+
+def lone_us(call: Call) -> float:
+    """Host time of a call while the device has nothing to do: the median [µs]."""
+    times = []
+    call()
+    for _ in range(LONE_CALLS):
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begun)
+    torch.cuda.synchronize()
+    return statistics.median(times) * 1e6
+
+
+def graph_ms(call: Call) -> float:
+    """GPU time of a call that has run before: the median of replays of several in a graph [ms]."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(GRAPH_CALLS):
+            call()
+    graph.replay()
+    events = [(_event(), _event()) for _ in range(REPLAYS)]
+    for begin, end in events:
+        begin.record()
+        graph.replay()
+        end.record()
+    torch.cuda.synchronize()
+    return statistics.median(float(b.elapsed_time(e)) for b, e in events) / GRAPH_CALLS
 
 
 def free() -> None:
