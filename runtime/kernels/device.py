@@ -54,6 +54,7 @@ class DeviceDescriptor:
     num_intervals: int
     has_patterns: bool
     has_unread_keys: bool
+    read: tuple[int, int, bool]  # first_key, stop_key, has_holes of `Launch`
     has_empty_rows: bool
     bounds: Tensor
     key_is_read: Tensor
@@ -72,6 +73,7 @@ class DeviceDescriptor:
             num_intervals=d.num_intervals if len(d.by_query.bounds_runs) else 0,
             has_patterns=len(d.patterns) > 0,
             has_unread_keys=not d.every_key_is_read,
+            read=_read_keys(d),
             has_empty_rows=not _every_row_sees(d),
             bounds=_tensor(bounds, device),
             key_is_read=_tensor(d.key_is_read, device),
@@ -109,6 +111,9 @@ class DeviceDescriptor:
             has_empty_rows=int(self.has_empty_rows),
             is_gluon=int(is_gluon),
             num_slots=walk.num_slots,
+            first_key=self.read[0],
+            stop_key=self.read[1],
+            has_holes=int(self.read[2]),
         )
 
     def side(self, by_key: bool, is_gluon: bool) -> Side:
@@ -207,6 +212,20 @@ def _side(
 
 def _all_ones(patterns: Int32Array, columns: int) -> Int32Array:
     return pack_pattern(np.ones((1, patterns.shape[1], columns), bool))
+
+
+def _read_keys(d: Descriptor) -> tuple[int, int, bool]:
+    """Between which keys all that are read lie; whether a walked block has others between them."""
+    read = d.key_is_read[: d.kv_len] != 0
+    keys = np.flatnonzero(read)
+    if not len(keys):
+        return 0, d.kv_len, False
+    first, stop = int(keys[0]), int(keys[-1]) + 1
+    lists = d.by_key
+    walked = np.diff(lists.full_offsets) + np.diff(lists.bounds_offsets)
+    walked += np.diff(lists.pattern_offsets)
+    walks = np.repeat(walked > 0, d.block_n)[: d.kv_len]
+    return first, stop, bool((walks & ~read)[first:stop].any())
 
 
 def _every_row_sees(d: Descriptor) -> bool:

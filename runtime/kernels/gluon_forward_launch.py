@@ -50,7 +50,7 @@ def forward(
     """
     launch = launches[0]
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
-    if launch.has_unread_keys:  # 0 * NaN would be NaN; keys themselves are masked
+    if launch.has_holes:  # 0 * NaN would be NaN; keys themselves are masked
         read = launch.key_is_read[: v.shape[2]] != 0
         v = torch.where(read[:, None], v, 0.0)
     if k.stride(0) == 0 == v.stride(0):  # all batches share them
@@ -64,7 +64,7 @@ def ready_call(
 ) -> ReadyCall | None:
     """A short way for calls with tensors like these; None where more is to be done each time."""
     launch = launches[0]
-    if launch.has_unread_keys or 0 in (k.stride(0), v.stride(0)):
+    if launch.has_holes or 0 in (k.stride(0), v.stride(0)):
         return None
     launcher = launcher_of(q, k, v, empty_output(q, v), launch)
     return ReadyCall(launcher, launch, softmax_scale * LOG2_E) if launcher.is_direct else None
@@ -114,6 +114,9 @@ class _Launcher:
         tensors = (q, k, v, out)
         self.is_direct = all(is_readable(x, grid) for x in tensors)
         q, k, v, out = (readable(x, grid) for x in tensors)
+        starts = [x.data_ptr() for x in (q, k, v, out)] * 2 + [launch.patterns.data_ptr()]
+        # copies by TMA are zeros past the ends of a tensor: what nobody reads may hold NaN
+        k, v = (x[:, :, launch.first_key : launch.stop_key] for x in (k, v))
         d, dv = padded_dim(q.shape[3]), padded_dim(v.shape[3])
         shapes = ((q, 64, d), (k, launch.block_n, d), (v, launch.block_n, dv), (out, 64, dv))
         lines = [line_of(x, rows, dim, grid) for x, rows, dim in shapes]
@@ -132,6 +135,7 @@ class _Launcher:
             int(k.shape[0] > 1),
             q.shape[2],
             launch.bounds.shape[1],
+            launch.first_key,
         )
         self._grid = None if grid is None else grid.geometry
         max_registers, registers = _REGISTERS[warpgroups]
@@ -159,7 +163,6 @@ class _Launcher:
             maxnreg=max_registers,
             enable_fp_fusion=True,
         )
-        starts = [x.data_ptr() for x in (q, k, v, out)] * 2 + [launch.patterns.data_ptr()]
         self._descriptors = [
             None if d is None else Shape(d, d.base.data_ptr() - start)
             for d, start in zip(descriptors, starts, strict=True)

@@ -209,7 +209,7 @@ class Issued:
 @gluon.jit
 def _issue_v(state, keys, shared, T):
     """V of the block that is owed."""
-    _K, V, _PATTERNS, batch, head, num_kv_heads, grid = keys
+    _K, V, _PATTERNS, batch, head, num_kv_heads, first_key, grid = keys
     if state.v_block >= 0:
         v, v_grid = V
         if state.count > T.STAGES:
@@ -218,14 +218,14 @@ def _issue_v(state, keys, shared, T):
         mbarrier.expect(barrier, v.block_type.nbytes)
         load_rows(
             v, v_grid, barrier, shared.v.index(state.v_stage), batch, head, num_kv_heads,
-            state.v_block * T.BLOCK_N, grid, T.KEY_BOX, T.KEY_UNITS, T.V_HEAD_DIM,
+            state.v_block * T.BLOCK_N - first_key, grid, T.KEY_BOX, T.KEY_UNITS, T.V_HEAD_DIM,
         )  # fmt: skip
 
 
 @gluon.jit
 def _issue_block(state, block, pattern, keys, shared, T):
     """K of a block, its pattern (-1: none), then V of the block before."""
-    K, _V, PATTERNS, batch, head, num_kv_heads, grid = keys
+    K, _V, PATTERNS, batch, head, num_kv_heads, first_key, grid = keys
     k, k_grid = K
     if state.count >= T.STAGES:
         sync_named(K_EMPTY + state.stage, T.THREADS)
@@ -240,7 +240,7 @@ def _issue_block(state, block, pattern, keys, shared, T):
         mbarrier.expect(barrier, k.block_type.nbytes)
     load_rows(
         k, k_grid, barrier, shared.k.index(state.stage), batch, head, num_kv_heads,
-        block * T.BLOCK_N, grid, T.KEY_BOX, T.KEY_UNITS, T.HEAD_DIM,
+        block * T.BLOCK_N - first_key, grid, T.KEY_BOX, T.KEY_UNITS, T.HEAD_DIM,
     )  # fmt: skip
     _issue_v(state, keys, shared, T)
     next_stage = state.stage + 1
@@ -253,7 +253,9 @@ def _issue_block(state, block, pattern, keys, shared, T):
 def _produce(Q, K, V, PATTERNS, shared, lists, scalars, grid, T):
     """The producer warp: from the first ticket to the end of the queue."""
     ITEMS, OFFSETS, COUNTS, ENTRIES, TICKETS = lists
-    num_items, num_programs, num_blocks, num_heads, heads_per_kv_head, kv_batch_step = scalars
+    (
+        num_items, num_programs, num_blocks, num_heads, heads_per_kv_head, kv_batch_step, first_key
+    ) = scalars  # fmt: skip
     q, q_grid = Q
     item = gl.program_id(0)
     ticket = take_ticket(TICKETS)
@@ -295,6 +297,7 @@ def _produce(Q, K, V, PATTERNS, shared, lists, scalars, grid, T):
             batch * kv_batch_step,
             kv_head,
             num_heads // heads_per_kv_head,
+            first_key,
             grid,
         )
         if T.HAS_PATTERNS:
@@ -591,7 +594,7 @@ def _consume(WARPGROUP: gl.constexpr, shared, lists, num_rows, scale, output, T)
 @gluon.jit(
     do_not_specialize=[
         "num_items", "num_programs", "num_blocks", "num_heads", "heads_per_kv_head",
-        "kv_batch_step", "q_len", "num_rows",
+        "kv_batch_step", "q_len", "num_rows", "first_key",
     ]
 )  # fmt: skip
 def attention_forward(
@@ -619,6 +622,7 @@ def attention_forward(
     kv_batch_step,  # 0 where all batches share K and V, else 1
     q_len,
     num_rows,
+    first_key,  # where K and V begin: their descriptors hold no key before it
     grid,  # see GridRows.geometry; None where slots are tokens
     scale,  # softmax scale in base 2
     INTERVALS: gl.constexpr,
@@ -686,7 +690,8 @@ def attention_forward(
     output = (OUT, OUT_GRID, LSE, num_heads, q_len, grid)
     producer_lists = (ITEMS, OFFSETS, COUNTS, ENTRIES, TICKETS)
     producer_sizes = (
-        num_items, num_programs, num_blocks, num_heads, heads_per_kv_head, kv_batch_step
+        num_items, num_programs, num_blocks, num_heads, heads_per_kv_head, kv_batch_step,
+        first_key,
     )  # fmt: skip
     if WARPGROUPS == 2:
         gl.warp_specialize(

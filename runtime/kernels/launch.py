@@ -26,6 +26,8 @@ class Launch:
     heavy        int32[blocks in parts, 3]: (block, first slot, stop slot)
     tokens       int32[slots]: the token of each slot, -1 where there is none; read with `grid`
     is_gluon     whether the kernel is a Hopper one
+    first_key, stop_key  between them lie all keys that some query sees
+    has_holes    whether a block that is walked has unread keys between them, too
     grid         how the kernel finds slots in tensors in the caller's order; None: it is given
                  slots
     """
@@ -50,10 +52,13 @@ class Launch:
     has_empty_rows: int
     is_gluon: int
     num_slots: int
+    first_key: int
+    stop_key: int
+    has_holes: int
     grid: GridRows | None = None
 
     NUM_TENSORS = 10
-    NUM_INTEGERS = 10 + GridRows.NUM_INTEGERS
+    NUM_INTEGERS = 13 + GridRows.NUM_INTEGERS
 
     @cached_property
     def key(self) -> tuple[int, ...]:
@@ -95,6 +100,9 @@ class Launch:
             self.has_empty_rows,
             self.is_gluon,
             self.num_slots,
+            self.first_key,
+            self.stop_key,
+            self.has_holes,
             *GridRows.integers(self.grid),
         ]
 
@@ -102,6 +110,6 @@ class Launch:
     def nth(index: int, tensors: list[Tensor], integers: list[int]) -> Launch:
         """The inverse of `tensors` and `integers`, from several launches one behind the other."""
         t, i = index * Launch.NUM_TENSORS, index * Launch.NUM_INTEGERS
-        grid = GridRows.from_integers(integers[i + 10 : i + Launch.NUM_INTEGERS])
-        fields = (*tensors[t : t + Launch.NUM_TENSORS], *integers[i : i + 10], grid)
+        grid = GridRows.from_integers(integers[i + 13 : i + Launch.NUM_INTEGERS])
+        fields = (*tensors[t : t + Launch.NUM_TENSORS], *integers[i : i + 13], grid)
         return Launch(*fields)  # type: ignore[arg-type]

@@ -200,10 +200,14 @@ def _read_boxes(launches: list[Launch], grid: GridRows | None) -> bool:
 def _in_callers_order(launch: Launch, plan: PreparesCalls) -> Launch:
     """The same launch on tensors in the caller's order."""
     read = plan.read_tokens(launch.block_m, launch.block_n)
+    has_unread_keys = int(not bool(read.all()))
     return replace(
         launch,
         key_is_read=read.to(launch.items.device),
-        has_unread_keys=int(not bool(read.all())),
+        has_unread_keys=has_unread_keys,
+        first_key=0,
+        stop_key=len(read),
+        has_holes=has_unread_keys,
         tokens=plan.slot_tokens().to(launch.items.device),
         grid=plan.grid_rows,
     )

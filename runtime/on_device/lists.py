@@ -98,6 +98,7 @@ class CapacityDescriptor(DeviceDescriptor):
             num_intervals=rows.num_intervals,
             has_patterns=False,
             has_unread_keys=True,
+            read=(0, rows.kv_capacity, True),
             has_empty_rows=True,
             bounds=rows.bounds,
             key_is_read=rows.key_is_read,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -142,6 +143,25 @@ def test_a_grid_of_which_some_keys_are_unread_may_hold_nan() -> None:
     k[:, :, 90:] = v[:, :, 90:] = 0
     assert torch.equal(out, attention(q, k, v, plan, kernel="gluon"))
     check(q, k, v, plan)
+
+
+@pytest.mark.parametrize("rows", [(1024, 2048), (1000, 1700), (0, 77), (2900, 2999)])
+@pytest.mark.parametrize("name", ["causal", "sliding_window", "sink_window"])
+def test_a_chunk_of_rows_reads_nothing_that_it_does_not_see(
+    name: str, rows: tuple[int, int]
+) -> None:
+    """NaN before and behind what the rows see; only a window with a sink has some between."""
+    mask = shipped(name, 3000)
+    sizes = {"left": 299} if "window" in name else {}
+    plan = mask.bind(rows=rows, device="cuda", **sizes)
+    q, k, v = random_inputs(plan, batch=2, heads=(2, 1), dims=(64, 64), dtype=torch.bfloat16)
+    expected = check(q, k, v, plan)
+    seen = torch.from_numpy(plan.bound.visible(np.arange(plan.q_len), np.arange(plan.kv_len)))
+    unread = ~seen.any(0).cuda()
+    assert unread.any()
+    k[:, :, unread] = v[:, :, unread] = torch.nan
+    for _ in range(2):  # the second call takes the short way
+        assert torch.equal(attention(q, k, v, plan, kernel="gluon"), expected)
 
 
 def test_rows_between_aligned_addresses_are_copied_with_strides_of_their_own() -> None:

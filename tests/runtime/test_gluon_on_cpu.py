@@ -222,6 +222,26 @@ def test_lengths_bound_on_the_device(name: str) -> None:
         assert not x[:, :, host.q_len :].any()
 
 
+@pytest.mark.parametrize("rows", [(256, 384), (200, 290), (0, 70), (380, 399)])
+@pytest.mark.parametrize("name", ["causal", "sliding_window", "sink_window"])
+def test_a_chunk_of_rows_reads_nothing_that_it_does_not_see(
+    name: str, rows: tuple[int, int]
+) -> None:
+    """NaN before and behind what the rows see; only a window with a sink has some between."""
+    sizes = {"left": 69} if "window" in name else {}
+    plan = shipped(name, 400).bind(rows=rows, **sizes)
+    q, k, v = random_inputs(plan, batch=2, heads=(2, 1), dims=(64, 64), dtype=torch.bfloat16)
+    exact = exact_output(q, k, v, plan)
+    unread = ~visible_pairs(plan).any(0)
+    k[:, :, unread] = v[:, :, unread] = torch.nan
+    with calls_run_here():
+        out = attention(q, k, v, plan, kernel="gluon")
+    assert (out.double() - exact).abs().max() < 2**-6
+    (prepared,) = plan.prepared.values()
+    assert unread.any()
+    assert prepared.launches[0].has_holes == (name == "sink_window" and rows[0] > 100)
+
+
 # ------------------------------------------------------------------ what the machine finds
 
 FAULTS = {

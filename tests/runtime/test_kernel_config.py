@@ -239,6 +239,19 @@ def test_a_launch_says_whether_rows_are_empty_and_keys_unread(mask: str) -> None
     assert launch.has_unread_keys == int(not visible.any(axis=0).all())
 
 
+@pytest.mark.parametrize("mask", MASKS)
+def test_a_launch_says_between_which_keys_its_rows_read(mask: str) -> None:
+    visible, masking = MASKS[mask]
+    launch = launch_of(visible, masking, FORWARD)
+    read = np.flatnonzero(visible.any(axis=0))
+    if len(read):
+        assert (launch.first_key, launch.stop_key) == (read[0], read[-1] + 1)
+    size = launch.block_n
+    blocks = {*range(visible.shape[1])} & {k // size * size + i for k in read for i in range(size)}
+    between = {k for k in blocks if launch.first_key <= k < launch.stop_key}
+    assert launch.has_holes == int(between != set(read.tolist()))
+
+
 def test_short_full_runs_stand_beside_patterns_and_long_ones_do_not() -> None:
     launch = launch_of(dense.window(400, 400, 40), "pattern", FORWARD)
     full, _, pattern = launch.offsets.diff(dim=1).sum(dim=1).tolist()

@@ -226,6 +226,9 @@ def _launch(variant: Variant, config: KernelConfig, num_blocks: int) -> Launch:
         has_empty_rows=0,
         is_gluon=1,
         num_slots=2,
+        first_key=0,
+        stop_key=_tokens(variant),
+        has_holes=0,
         grid=variant.grid,
     )
 
