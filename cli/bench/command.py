@@ -52,6 +52,12 @@ def bench_command(
         list[str] | None,
         _option("--kernels", "NAME=KERNEL", "More columns of cmask, by gluon or triton."),
     ] = None,
+    deterministic: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic", help="One more column of cmask: gradients that repeat bit for bit."
+        ),
+    ] = False,
     rounds: Annotated[str, _option("--rounds", "R,S", "Rounds rested, sustained; 4,2.")] = "4,2",
     calls: Annotated[
         str, _option("--calls", "graph,eager", "Graph replays, plain calls; both if left out.")
@@ -99,6 +105,7 @@ def bench_command(
         directions=_read(given.parse_directions, direction),
         against=_read(given.parse_peers, against) if against else None,
         kernels=_read(given.parse_kernels, tuple(kernels or ())),
+        deterministic=deterministic,
         rounds=_read(given.parse_rounds, rounds),
         calls=_read(given.parse_calls, calls),
         cold_l2=cold_l2,

@@ -21,7 +21,7 @@ from cmask.cli.bench.ours import ours, with_lse
 from cmask.cli.bench.peers import peers_of
 from cmask.cli.bench.problem import Problem, make_problem
 from cmask.cli.bench.rows import CEILING, CEILING_SIDE, Binding, Group
-from cmask.cli.bench.settings import OURS, PEERS, Direction, Settings
+from cmask.cli.bench.settings import DETERMINISTIC, OURS, PEERS, Direction, Settings
 from cmask.cli.bench.timing import GpuClock, free, is_lost
 
 DIFFERS = 0.05  # of a peer's whole result from cmask's: more than rounding
@@ -88,6 +88,10 @@ class GpuBench:
         for name, kernel in {OURS: None, **self._settings.kernels}.items():
             attention = partial(ours, p, kernel)
             entries.append(_entry(p, name, attention, direction, partial(checks.ours, kernel)))
+        if self._settings.deterministic and direction == "bwd":
+            attention = partial(ours, p, None, deterministic=True)
+            check = partial(checks.ours, None)
+            entries.append(_entry(p, DETERMINISTIC, attention, direction, check))
         against = self._settings.against
         for name, make in peers_of(p, installed() if against is None else against):
             entries.append(_entry(p, name, partial(make, p), direction, checks.result))

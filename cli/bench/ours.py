@@ -11,10 +11,15 @@ from cmask.cli.bench.problem import Problem
 from cmask.runtime import attention
 
 
-def ours(problem: Problem, kernel: str | None) -> Attention:
+def ours(problem: Problem, kernel: str | None, *, deterministic: bool | None = None) -> Attention:
     """`attention` itself."""
     plan = _plan(problem)
-    return Attention(lambda q, k, v: attention(q, k, v, plan, kernel=kernel))
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out: Tensor = attention(q, k, v, plan, kernel=kernel, deterministic=deterministic)
+        return out
+
+    return Attention(attend)
 
 
 def with_lse(problem: Problem, kernel: str | None) -> tuple[Tensor, Tensor]:

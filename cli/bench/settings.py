@@ -17,6 +17,7 @@ T = TypeVar("T", bound=str)
 DIRECTIONS: tuple[Direction, ...] = ("fwd", "bwd")
 PEERS = ("flex-fa4", "fa4", "cudnn", "flex", "sdpa")
 OURS = "cmask"
+DETERMINISTIC = "deterministic"  # the name of its column
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 BACKWARD_FLOPS = 2.5  # of the forward's: five products of matrices instead of two
 BUDGET_S = 1200.0
@@ -36,6 +37,7 @@ class Settings:
     directions  "bwd" is dQ, dK and dV of a forward made before
     against     peers in the order of columns; None: all that are installed
     kernels     more columns of cmask: name -> kernel
+    deterministic  one more, backward: gradients with the same bits in every run
     rounds      rested, sustained
     calls       replays of graphs, plain calls
     budget_s    no mask is started after so long
@@ -52,6 +54,7 @@ class Settings:
     directions: tuple[Direction, ...] = DIRECTIONS
     against: tuple[str, ...] | None = None
     kernels: Mapping[str, str] = field(default_factory=dict)
+    deterministic: bool = False
     rounds: tuple[int, int] = ROUNDS
     calls: tuple[str, ...] = CALLS
     cold_l2: bool = False
@@ -130,7 +133,7 @@ def parse_kernels(texts: tuple[str, ...]) -> dict[str, str]:
         if not name or kernel not in NAMES:
             known = ", ".join(NAMES)
             raise ValueFault(f"`{item}` is no NAME=KERNEL with one of the kernels {known}")
-        if name in found or name == OURS or name in PEERS:
+        if name in found or name in (OURS, DETERMINISTIC, *PEERS):
             raise ValueFault(f"`{name}` is a column already; take another name for {kernel}")
         found[name] = kernel
     return found

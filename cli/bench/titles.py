@@ -9,6 +9,7 @@ from cmask.cli.bench.rows import Group
 
 IMPLEMENTATIONS = {
     "cmask": "cmask",
+    "deterministic": "cmask, deterministic",
     "flex-fa4": "Flex-FA4",
     "fa4": "native FA4",
     "cudnn": "cuDNN",

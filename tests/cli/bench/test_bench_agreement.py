@@ -116,6 +116,18 @@ def test_cmask_and_its_peers_are_right(direction: Direction) -> None:
         assert not verdict.detail
 
 
+def test_gradients_that_repeat_are_a_column_of_the_backward_alone() -> None:
+    problem = make_problem(CASES["causal"](128), SMALL)
+    settings = replace(SMALL, deterministic=True, against=())
+    forward, backward = (GpuBench(problem, settings).entries(d)[:-1] for d in DIRECTIONS)
+    assert [entry.name for entry in forward] == ["cmask"]
+    assert [entry.name for entry in backward] == ["cmask", "deterministic"]
+    contender = backward[1].make()
+    assert backward[1].check(contender).is_right
+    (kind,) = problem.plan.prepared
+    assert kind.is_deterministic
+
+
 def _zero(x: Tensor) -> Tensor:
     return torch.zeros_like(x)
 
