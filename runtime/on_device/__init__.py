@@ -27,11 +27,17 @@ Kernels are launched over the whole capacity: a query block without tokens has n
 zeros.  Nothing is read back, nothing allocated after the first call of a kind, and addresses
 stay, so that a CUDA graph may hold both `bind_` and `attention`.
 
+What the host does.  Binds of one kind, with the same numbers and tensors of the same shapes, are
+checked once.  The kernels above run as one CUDA graph of the plan's own from the second bind on,
+until another block shape is asked for; where a stream captures, they are launched one by one.
+
 room.py     what a plan has room for
 lengths.py  lengths as tensors
 slots.py    the slots, and where in them a region instance stands
 places.py   `at`, `from` and `align` as sums of lengths
 table.py    what the host knows of a binding, as one array
+kinds.py    binds of one kind: their table on the host, and where their tensors go
+replay.py   the kernels of a bind as one CUDA graph
 lists.py    block lists and work items of one block shape
 plan.py     DevicePlan: allocate, bind_, check; what `attention` takes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,3 +41,10 @@ def plain(value: Any) -> object:
     if hasattr(value, "tolist"):
         return value.tolist()
     return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def frozen(value: object) -> Hashable:
+    """What `plain` gives as a key; equal only where it was written the same (1, 1.0, True)."""
+    if isinstance(value, list):
+        return tuple(map(frozen, value))
+    return value if type(value) is int else (type(value), repr(value))

@@ -126,6 +126,11 @@ class CapacityDescriptor(DeviceDescriptor):
             self._order(key)
         return self._walks[key]
 
+    @property
+    def num_walks(self) -> int:
+        """How many walks are put in order by `fill`; they only become more."""
+        return len(self._walks)
+
     def fill(self, *, marks_keys: bool) -> None:
         """Lists and work items from the row bounds.  marks_keys: which keys are read, too."""
         rows, block_m, block_n = self.rows, self.host.block_m, self.host.block_n

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from cmask.runtime.closed_form import ClosedForm
 from cmask.runtime.derive.boxes import GridRows
-from cmask.runtime.derive.sizes import BindError, bind_names, bindable_names
 from cmask.runtime.derive.tokens import WHOLE
-from cmask.runtime.expressions import names_in
 from cmask.runtime.kernels.device import DeviceDescriptor
+from cmask.runtime.kernels.operator import on_device_of
 from cmask.runtime.kernels.prepare import CallKind, Prepared
 from cmask.runtime.kernels.triton_bind_blocks import TOO_MANY_RUNS
 from cmask.runtime.kernels.triton_bind_rows import (
@@ -25,12 +24,13 @@ from cmask.runtime.kernels.triton_bind_rows import (
     bind_segments,
 )
 from cmask.runtime.lasting import lasting
-from cmask.runtime.on_device.lengths import CuSeqlens, plain, shape_of, zeros
+from cmask.runtime.on_device.kinds import Kind, Kinds
 from cmask.runtime.on_device.lists import CapacityDescriptor, Rows
 from cmask.runtime.on_device.places import MAX_TERMS, step_of
+from cmask.runtime.on_device.replay import Replay, recorder_for
 from cmask.runtime.on_device.room import Room, check_room
 from cmask.runtime.on_device.slots import slots_at
-from cmask.runtime.on_device.table import Table, TableShape, check, make_table
+from cmask.runtime.on_device.table import TableShape, check
 from cmask.runtime.schema import StoredConfig
 
 _KEPT = 8  # intervals of a row while clauses are united
@@ -74,15 +74,14 @@ class DevicePlan:
         self.forward_shape, self.measured = forward_shape, measured
         self.prepared: dict[CallKind, Prepared] = {}
         self.ready: dict[Hashable, Callable[..., Any]] = {}
-        self._fixed = dict(fixed)
         self._shape = TableShape.of(form, slots_at(form, room.instances))
         self._descriptors: dict[tuple[int, int], CapacityDescriptor] = {}
-        self._key: object = None
-        self._table: Table | None = None
-        self._source = torch.zeros(0)  # of the table, on the host
-        self._captured: list[Tensor] = []  # sources that graphs copy from
+        self._kind: Kind | None = None  # whose table is on the device
+        self._captured: list[Tensor] = []  # tables on the host that graphs copy from
         with lasting():
             self._allocate(torch.device(device))
+        self._kinds = Kinds(self._shape, fixed, self._on_device)
+        self._replay = Replay(recorder_for(self._on_device.device))
 
     def _allocate(self, device: torch.device) -> None:
         shape, (q_capacity, kv_capacity) = self._shape, self.room.tokens
@@ -94,7 +93,7 @@ class DevicePlan:
         }
         self._q_start, self._pos = torch.zeros(2, shape.stride, **like)
         self._values = torch.zeros(3, shape.stride, **like)
-        self._statics = _statics(shape).to(device)
+        self._statics = _split(_statics(shape).to(device), len(shape.scopes))
         num_rows, num_keys = (-(-n // _ROWS) * _ROWS for n in self.room.tokens)
         ints: dict[str, Any] = {"dtype": torch.int32, "device": device}
         self._rows = Rows(
@@ -107,6 +106,9 @@ class DevicePlan:
         )
 
     # ------------------------------------------------------------------------------- binding
+    @torch.compiler.disable(  # type: ignore[no-untyped-call, untyped-decorator]
+        reason="lengths are bound between compiled functions, not within"
+    )
     def bind_(self, **sizes: object) -> DevicePlan:
         """Bind lengths and other sizes in place; nothing is read back.
 
@@ -119,12 +121,17 @@ class DevicePlan:
         Raises `BindError` for what the host can know.  Whether lengths on the device fit is
         asked by `check`.
         """
-        tensors = {n: v for n, v in sizes.items() if self._is_on_device(v)}
-        given = {n: plain(v) for n, v in sizes.items() if n not in tensors}
-        self._bind_table(given, {n: shape_of(v) for n, v in tensors.items()})
-        for name, tensor in tensors.items():
-            self._write_lengths(name, tensor)
-        self._fill()
+        kind, tensors = self._kinds.find(sizes)
+        with on_device_of(self._on_device):
+            captures = self._on_device.is_cuda and torch.cuda.is_current_stream_capturing()
+            if captures:  # replays copy again, and others must not rely on what they find
+                self._captured.append(kind.source)
+            if self._captured or kind is not self._kind:
+                self._on_device.copy_(kind.source, non_blocking=True)
+                self._kind = kind
+            kind.write(tensors)
+            launched = tuple(each.num_walks for each in self._descriptors.values())
+            self._replay.run(self._fill, launched, plainly=captures)
         return self
 
     def check(self) -> None:
@@ -135,94 +142,14 @@ class DevicePlan:
             reasons = "; ".join(text for bit, text in _ERRORS.items() if found & bit)
             raise CapacityError(f"`{self.form.name}` was bound to {reasons}")
 
-    def _is_on_device(self, value: object) -> bool:
-        if isinstance(value, CuSeqlens):
-            return True
-        return isinstance(value, Tensor) and value.device.type == torch.device(self.device).type
-
-    def _bind_table(self, given: dict[str, object], shapes: dict[str, tuple[int, ...]]) -> None:
-        """Copy what the host knows, if it is not there already."""
-        is_cuda = self._on_device.is_cuda
-        captures = is_cuda and torch.cuda.is_current_stream_capturing()
-        key = (given, shapes)
-        if key != self._key:
-            self._key = None
-            self._make_table(given, shapes)
-            self._source = torch.from_numpy(self._known.array)
-            self._source = self._source.pin_memory() if is_cuda else self._source
-        elif not captures and not self._captured:
-            return
-        if captures:  # replays copy again, and others must not rely on what they find
-            self._captured.append(self._source)
-        self._on_device.copy_(self._source, non_blocking=True)
-        self._key = key
-
-    def _make_table(self, given: dict[str, object], shapes: dict[str, tuple[int, ...]]) -> None:
-        self._check_tensors(shapes)
-        known = {**self._fixed, **given}
-        self._check_defaults(known, shapes)
-        seq = known.pop("seq", None)
-        if seq is not None and not isinstance(seq, int):
-            raise BindError(f"`seq` must be a whole number, got {seq!r}")
-        known |= {name: zeros(shape) for name, shape in shapes.items()}
-        names = bind_names(self.form, seq=seq, given=known)
-        self._table = make_table(self._shape, names, frozenset(shapes))
-
-    @property
-    def _known(self) -> Table:
-        assert self._table is not None, "bound before"
-        return self._table
-
-    def _check_tensors(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Tensors must be lengths of regions, of a shape that the plan has room for."""
-        lattices = self._shape.slots.lattices
-        sized = {r.name for r in self._shape.slots.regions if r.size is None}
-        for name, shape in shapes.items():
-            if name not in sized:
-                raise BindError(f"`{name}` must be a number: only lengths of regions are tensors")
-            counts = lattices[name].counts
-            if not len(counts) - 1 <= len(shape) <= len(counts) or any(
-                n > most for n, most in zip(reversed(shape), reversed(counts), strict=False)
-            ):
-                raise BindError(
-                    f"`{name}` must be integers of at most {list(counts)}, got {list(shape)}"
-                )
-
-    def _check_defaults(self, known: Mapping[str, object], shapes: Mapping[str, object]) -> None:
-        """No value may follow from a length that the host does not know."""
-        unknown = set(shapes)
-        for name, default in (*self.form.params, *self.form.sizes):
-            if name in known or name in unknown or default is None:
-                continue
-            if names_in(default) & unknown:
-                unknown.add(name)
-        follows = [n for n in bindable_names(self.form) if n in unknown and n not in shapes]
-        if follows:
-            raise BindError(f"`{follows[0]}` follows from lengths on the device: give it, too")
-
-    def _write_lengths(self, name: str, lengths: object) -> None:
-        """Copy the lengths of a region to its slots."""
-        lattice = self._shape.slots.lattices[name]
-        tensor = lengths.tensor if isinstance(lengths, CuSeqlens) else lengths
-        assert isinstance(tensor, Tensor)
-        shape = shape_of(lengths)
-        counts = shape
-        if len(shape) < len(lattice.counts):  # each outer instance has the same
-            counts = (self._known.outermost.get(name, 0), *shape)
-        slots = self._parts["length"].as_strided(
-            counts, lattice.strides, self._parts["length"].storage_offset() + lattice.first
-        )
-        if isinstance(lengths, CuSeqlens):
-            slots.copy_(tensor[1:])
-            slots.sub_(tensor[:-1])
-        else:
-            slots.copy_(tensor.expand(counts))
-
     def _fill(self) -> None:
-        """Everything else, from the table on the device."""
+        """Everything else, from the table on the device.
+
+        A graph may do it in place of this: no address or number may depend on what is bound.
+        """
         rows, shape, parts = self._rows, self._shape, self._parts
         count, (q_capacity, kv_capacity) = shape.slots.count, self.room.tokens
-        region, sides, steps, first, stop = _split(self._statics, len(shape.scopes))
+        region, sides, steps, first, stop = self._statics
         bind_segments[(1,)](
             parts["length"], parts["constant"], parts["terms"], sides, self._q_start,
             self._values, self._pos, rows.totals, rows.errors, count, shape.stride, q_capacity,
