@@ -83,9 +83,7 @@ def test_the_common_decode_kernels_compile_without_spills(target: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["80", "86", "90", "100", "120"])
 def test_every_decode_kernel_compiles(target: str) -> None:
-    # on sm_80 ptxas squeezes float32 of 64 columns into 128 registers, so that two programs fit
-    most = 80 if int(target) < 90 else 16
-    check_decode(compiled("compile_ahead_decode", "all", target), 21, most_spilled=most)
+    check_decode(compiled("compile_ahead_decode", "all", target), 21, most_spilled=16)
 
 
 def test_the_oldest_triton_compiles_the_decode_kernels() -> None:
