@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
-import triton
 from torch import Tensor
 
 from cmask.runtime.kernels.decode_config import DecodeLaunch
@@ -44,20 +41,16 @@ def forward(
         )
         partial_lse = torch.empty(splits, batch, heads, rows, dtype=lse.dtype, device=q.device)
     group = heads // k.shape[1]
-    row_blocks = -(-group * rows // launch.block_m)
-    dependent = dependent_launch(q.device)
     page_size = 0 if page_table is None else k.shape[2]
     pages = 0 if page_table is None else page_table.shape[1]
     k, v = _within_reach(k, launch.block_n), _within_reach(v, launch.block_n)
     k_layout, k_step = _layout_of_keys(k)
     v_layout, v_step = _layout_of_keys(v)
-    decode_splits[(row_blocks * splits * k.shape[1] * batch,)](
+    decode_splits[(-(-group * rows // launch.block_m) * splits * k.shape[1] * batch,)](
         q, q.stride(), k, k_layout, v, v_layout, partial, partial.stride(), partial_lse,
-        bounds, kv_lens, kv_starts, page_table, batch, pages, bounds.shape[1], rows, row_blocks,
+        bounds, kv_lens, kv_starts, page_table, pages, bounds.shape[1], rows, group, k.shape[1],
         pages * page_size if page_size else k.shape[2],
         splits, launch.least_blocks, softmax_scale * LOG2_E, _LN_2 if splits == 1 else 1.0,
-        GROUP=group,
-        NUM_KV_HEADS=k.shape[1],
         NUM_INTERVALS=bounds.shape[0] // 2,
         PAGE_SIZE=page_size,
         K_STEP=k_step,
@@ -73,7 +66,6 @@ def forward(
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
         enable_fp_fusion=True,
-        **dependent,
     )  # fmt: skip
     if splits > 1:
         columns = min(_MERGED_COLUMNS, padded_dim(v_head_dim))
@@ -83,21 +75,8 @@ def forward(
             V_HEAD_DIM=v_head_dim,
             BLOCK=columns,
             enable_fp_fusion=True,
-            **dependent,
         )  # fmt: skip
     return lse
-
-
-@cache
-def dependent_launch(device: torch.device) -> dict[str, bool]:
-    """What lets a kernel start while the one ahead of it ends: both kernels' flag, and Triton's.
-
-    Empty where there is no such launch: before sm_90, on other makes, in the interpreter.
-    """
-    if device.type != "cuda" or torch.version.hip or triton.knobs.runtime.interpret:
-        return {}
-    is_there = torch.cuda.get_device_capability(device) >= (9, 0)
-    return {"PDL": True, "launch_pdl": True} if is_there else {}
 
 
 def stages_of_loop(num_stages: int, page_size: int) -> int:

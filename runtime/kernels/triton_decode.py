@@ -11,12 +11,7 @@ Those between the last start and the first stop are visible to every row and car
 that has no interval i sees nothing in that walk.  The intervals of a row are disjoint, so that no
 pair counts twice, even where the walks of two intervals meet in a block.
 
-From sm_90 on both kernels are dependent launches: their programs may start while the kernel ahead
-still runs, and wait for its end before they read or write anything.  Every program waits, so that
-behind the wait all earlier kernels have ended, not only the one ahead.
-
-Sources: Dao et al., Flash-Decoding (2023); Kwon et al., PagedAttention (arXiv 2309.06180); CUDA
-programming guide, Programmatic Dependent Launch; PTX ISA, griddepcontrol.
+Sources: Dao et al., Flash-Decoding (2023); Kwon et al., PagedAttention (arXiv 2309.06180).
 """
 
 import triton
@@ -158,7 +153,7 @@ def _attend(
 
 @triton.jit(
     do_not_specialize=[
-        "batch_size", "pages_of_batch", "num_rows", "rows", "capacity", "num_splits",
+        "pages_of_batch", "num_rows", "rows", "group", "num_kv_heads", "capacity", "num_splits",
         "least_blocks",
     ]
 )  # fmt: skip
@@ -176,18 +171,16 @@ def decode_splits(
     KV_LENS,  # int32[batch], or None: all of `capacity`, and row r of q is row r of BOUNDS
     KV_STARTS,  # int32[batch], or None: 0
     PAGES,  # int32[batch, pages_of_batch], or None
-    batch_size,
     pages_of_batch,
     num_rows,
     rows,
-    num_row_blocks,  # specialized: where it is 1, the compiler knows
+    group,
+    num_kv_heads,
     capacity,
     num_splits,
     least_blocks,  # of a share
     scale,  # softmax scale in base 2
     lse_unit,  # ln 2 for natural logarithms, 1 for base 2
-    GROUP: tl.constexpr,  # query heads of a key head
-    NUM_KV_HEADS: tl.constexpr,
     NUM_INTERVALS: tl.constexpr,
     PAGE_SIZE: tl.constexpr,  # 0: not paged
     K_STEP: tl.constexpr,
@@ -200,28 +193,23 @@ def decode_splits(
     V_PADDED: tl.constexpr,
     NUM_STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
-    PDL: tl.constexpr = False,  # the launch may begin before the kernel ahead of it has ended
 ):
     """Output and log-sum-exp of one packed block over one share of its keys."""
     # blocks of the same keys are neighbours, so that they find them in L2
-    num_packed = GROUP * rows
+    num_packed = group * rows
+    num_row_blocks = (num_packed + BLOCK_M - 1) // BLOCK_M
     program = tl.program_id(0)
     packed = program % num_row_blocks * BLOCK_M + tl.arange(0, BLOCK_M)
     program = program // num_row_blocks
     split = program % num_splits
     program = program // num_splits
-    kv_head = program % NUM_KV_HEADS
-    batch = program // NUM_KV_HEADS
+    kv_head = program % num_kv_heads
+    batch = program // num_kv_heads
 
     # rows far apart would see different keys: the heads of a row come before the next row
     is_real = packed < num_packed
-    r = packed // GROUP
-    head = kv_head * GROUP + packed % GROUP
-    if PDL:
-        # from here on all earlier kernels have ended, what they wrote is there; and the next may
-        # begin, up to here: the merge, which finds room as programs of this kernel end
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    r = packed // group
+    head = kv_head * group + packed % group
     if KV_LENS is None:
         first_key = 0
         num_keys = capacity
@@ -292,8 +280,9 @@ def decode_splits(
     saw_nothing = row_sum == 0.0
     row_sum = tl.where(saw_nothing, 1.0, row_sum)
     lse = tl.where(saw_nothing, float("-inf"), (row_max + tl.math.log2(row_sum)) * lse_unit)
-    place = tl.cast(split * batch_size + batch, tl.int64)
-    heads = GROUP * NUM_KV_HEADS
+    place = split * (tl.num_programs(0) // (num_row_blocks * num_splits * num_kv_heads)) + batch
+    place = tl.cast(place, tl.int64)
+    heads = group * num_kv_heads
     tl.store(LSE + (place * heads + head) * rows + r, lse, mask=is_real)
     v_columns = tl.arange(0, V_PADDED)
     out_rows = place * out_layout[0] + head.to(tl.int64) * out_layout[1]
@@ -320,7 +309,6 @@ def merge_splits(
     SPLITS: tl.constexpr,  # num_splits, rounded up to a power of two
     V_HEAD_DIM: tl.constexpr,
     BLOCK: tl.constexpr,
-    PDL: tl.constexpr = False,
 ):
     """BLOCK columns of one row: the shares, weighted by what they sum up to."""
     index = tl.program_id(0)  # of a row, over batch and heads
@@ -328,9 +316,6 @@ def merge_splits(
     splits = tl.arange(0, SPLITS)
     count = tl.cast(batch_size, tl.int64) * heads * rows
     places = splits * count + index
-    if PDL:  # as above: the shares are there
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
     lse = tl.load(PARTIAL_LSE + places, mask=splits < num_splits, other=float("-inf"))
     largest = tl.max(lse, 0)
     saw_nothing = largest == float("-inf")

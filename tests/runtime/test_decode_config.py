@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
-import triton
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +14,6 @@ from cmask.runtime.kernels.decode_config import (
     choose_decode_config,
     choose_splits,
 )
-from cmask.runtime.kernels.decode_launch import dependent_launch
 
 H200 = 132  # multiprocessors
 
@@ -101,29 +98,6 @@ def test_a_long_sequence_among_short_ones_is_shared() -> None:
     )
     assert splits >= 16
     assert least * 64 >= 1024  # short ones are not
-
-
-@pytest.mark.parametrize(
-    ("device", "capability", "is_interpreted", "expected"),
-    [
-        ("cuda:0", (8, 9), False, False),
-        ("cuda:0", (9, 0), False, True),
-        ("cuda:0", (12, 0), False, True),
-        ("cuda:0", (9, 0), True, False),
-        ("cpu", (9, 0), False, False),
-    ],
-)
-def test_kernels_are_launched_early_where_the_gpu_can(
-    monkeypatch: pytest.MonkeyPatch,
-    device: str,
-    capability: tuple[int, int],
-    is_interpreted: bool,
-    expected: bool,
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(triton.knobs.runtime, "interpret", is_interpreted)
-    found = dependent_launch.__wrapped__(torch.device(device))
-    assert found == ({"PDL": True, "launch_pdl": True} if expected else {})
 
 
 def test_a_launch_survives_the_operator() -> None:

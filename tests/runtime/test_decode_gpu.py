@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from cmask.runtime import attention, decode
-from cmask.runtime.kernels import decode_launch
 from support.attending import plan_of
 from support.decoding import (
     CAUSAL,
@@ -55,42 +54,6 @@ def test_a_graph_serves_other_lengths_and_pages__CM_115(mask: str, page_size: in
         graph.replay()
         check_decoded(batch, held)
         assert all(map(torch.equal, held, step()))
-
-
-@pytest.mark.parametrize("splits", [None, 1, 7])
-def test_calls_back_to_back_find_what_the_call_ahead_wrote(
-    splits: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One launch may begin while others end: the same bits as of calls that have the GPU alone."""
-    calls, batch, capacity = 24, 8, 4096
-    plan = plan_of(CAUSAL, text=capacity)
-    shape = (calls, 2, batch, 8, capacity, 128)
-    caches = torch.randn(shape, dtype=torch.bfloat16, device="cuda")
-    lens = [lengths(*row) for row in torch.randint(1, capacity + 1, (calls, batch)).tolist()]
-    first = torch.randn(batch, 64, 1, 128, dtype=caches.dtype, device="cuda")
-
-    def steps(are_alone: bool) -> list[Tensor]:
-        """The output of each call is the queries of the next, with nothing in between."""
-        outs = [first]
-        for (k, v), kv_lens in zip(caches, lens, strict=True):
-            options = {"kv_lens": kv_lens, "num_splits": splits, "softmax_scale": 1.0}
-            outs.append(decode(outs[-1], k, v, plan, **options))
-            if are_alone:
-                torch.cuda.synchronize()
-        return outs
-
-    alone = steps(True)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        held = steps(False)
-    for _ in range(20):
-        for out in held[1:]:
-            out.fill_(torch.nan)
-        graph.replay()
-        assert all(map(torch.equal, held, alone))
-        assert all(map(torch.equal, steps(False), alone))
-    monkeypatch.setattr(decode_launch, "dependent_launch", lambda device: {})
-    assert all(map(torch.equal, steps(True), alone))
 
 
 def test_steps_neither_wait_nor_grow() -> None:

@@ -6,15 +6,10 @@ A process of its own: the tests' process has imported triton as an interpreter.
 
 from __future__ import annotations
 
-import re
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import triton
-from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -25,8 +20,6 @@ from cmask.runtime.kernels.tensors import padded_dim
 from cmask.runtime.kernels.triton_decode import decode_splits, merge_splits
 from support.ahead import SHARED_MEMORY, compile_measured, report
 
-TOUCHES_MEMORY = r"LDG|STG|LD|ST|ATOM|ATOMG|RED|REDG|LDGSTS|UTMA\w+|UBLK\w+|CCTL"
-LEAVES = r"BRA|BRX|CALL|RET|EXIT|JMP"
 TRITON_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
@@ -75,11 +68,7 @@ def compile_splits(target: int, case: Case) -> dict[str, Any]:
         page_size=case.page_size,
         shared_memory_limit=limit,
     )
-    group = min(case.packed_rows, 8)
     constants: dict[str, Any] = {
-        "num_row_blocks": 1,
-        "GROUP": group,
-        "NUM_KV_HEADS": 8,
         "NUM_INTERVALS": case.intervals,
         "PAGE_SIZE": case.page_size,
         "K_STEP": case.step,
@@ -95,7 +84,7 @@ def compile_splits(target: int, case: Case) -> dict[str, Any]:
     }
     absent = [] if case.is_ragged else ["KV_LENS", "KV_STARTS"]
     absent += [] if case.page_size else ["PAGES"]
-    constants |= dict.fromkeys(absent) | {"PDL": target >= 90}
+    constants |= dict.fromkeys(absent)
     found = _compile(
         decode_splits, constants, case.dtype, target, config.num_warps, config.num_stages
     )
@@ -115,7 +104,7 @@ def compile_splits(target: int, case: Case) -> dict[str, Any]:
 
 def compile_merge(target: int, splits: int) -> dict[str, Any]:
     """Resources of the kernel that sums the shares up."""
-    constants = {"SPLITS": splits, "V_HEAD_DIM": 256, "BLOCK": 128, "PDL": target >= 90}
+    constants = {"SPLITS": splits, "V_HEAD_DIM": 256, "BLOCK": 128}
     found = _compile(merge_splits, constants, "bfloat16", target, 4, 2)
     return {"name": f"merge {splits}", "budget": 1 << 14, "is_common": True, **found}
 
@@ -142,40 +131,7 @@ def _compile(
     source = ASTSource(kernel, signature, constants, aligned)
     options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": True}
     gpu = GPUTarget("cuda", target, 32)
-    compiled, found = compile_measured(
-        lambda: triton.compile(source, target=gpu, options=options), target
-    )
-    return {**found, **_dependence(compiled)}
-
-
-def _dependence(compiled: Any) -> dict[str, Any]:
-    """How the kernel waits for the one ahead.
-
-    controls     of dependent launches, in the order of the PTX
-    before_wait  instructions ahead of the wait that touch memory or go around it
-    """
-    ahead = re.split(r"\*/\s+ACQBULK ;", _disassembled(compiled))[0]  # without a condition
-    instructions = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(.*?) ;", ahead)
-    labels = re.findall(r"^(\.L\w+):", ahead, re.MULTILINE)
-    touches = re.compile(rf"(@\S+ +)?({TOUCHES_MEMORY})\b")
-    leaves = re.compile(rf"(@\S+ +)?({LEAVES})\b")
-    return {
-        "controls": re.findall(r"griddepcontrol\.(\w+)", compiled.asm["ptx"]),
-        "before_wait": [
-            each
-            for each in instructions
-            if touches.match(each)
-            or (leaves.match(each) and not any(f"`({label})" in each for label in labels))
-        ],
-    }
-
-
-def _disassembled(compiled: Any) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.cubin"
-        path.write_bytes(compiled.asm["cubin"])
-        command = [knobs.nvidia.nvdisasm.path, "-c", str(path)]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return compile_measured(lambda: triton.compile(source, target=gpu, options=options), target)[1]
 
 
 def _type(name: str, dtype: str) -> str | tuple[str, ...]:

@@ -15,14 +15,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from cmask.runtime import attention, decode
-from cmask.runtime.kernels import decode_launch
 from support.attending import plan_of
 
 HEAD_DIM, ROUNDS, WINDOW = 128, 9, 4096
@@ -53,11 +51,6 @@ def calls(mask: str, rows: int, keys: int, batch: int, page: int) -> dict[str, C
         pools = (x.view(-1, page, heads, HEAD_DIM) for x in (k, v))  # the same bytes as pages
         return decode(q, *pools, whole, kv_lens=lens, page_table=table)
 
-    def in_turn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Each kernel starts when the one ahead has ended."""
-        with mock.patch.object(decode_launch, "dependent_launch", return_value={}):
-            return attention(q, k, v, plan, kernel="decode")
-
     def visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         position = i + keys - rows
         return (j <= position) & (j > position - (WINDOW if mask == "window" else keys))
@@ -66,7 +59,6 @@ def calls(mask: str, rows: int, keys: int, batch: int, page: int) -> dict[str, C
     flex = torch.compile(flex_attention)
     found: dict[str, Call] = {
         "cmask": lambda q, k, v: attention(q, k, v, plan, kernel="decode"),
-        "cmask without PDL": in_turn,
         f"cmask pages of {page}": in_pages,
         "flex": lambda q, k, v: flex(q, k, v, block_mask=blocks, enable_gqa=True),
     }
