@@ -27,7 +27,7 @@ from cmask.runtime.lasting import lasting
 from cmask.runtime.on_device.kinds import Kind, Kinds
 from cmask.runtime.on_device.lists import CapacityDescriptor, Rows
 from cmask.runtime.on_device.places import MAX_TERMS, step_of
-from cmask.runtime.on_device.replay import Replay, recorder_for
+from cmask.runtime.on_device.replay import Replay, check_kernels_run, recorder_for
 from cmask.runtime.on_device.room import Room, check_room
 from cmask.runtime.on_device.slots import slots_at
 from cmask.runtime.on_device.table import TableShape, check
@@ -121,6 +121,7 @@ class DevicePlan:
         Raises `BindError` for what the host can know.  Whether lengths on the device fit is
         asked by `check`.
         """
+        check_kernels_run(self._on_device.device)
         kind, tensors = self._kinds.find(sizes)
         with on_device_of(self._on_device):
             captures = self._on_device.is_cuda and torch.cuda.is_current_stream_capturing()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import triton
 
+from cmask.runtime.derive.sizes import BindError
 from cmask.runtime.lasting import lasting
 
 Launch = Callable[[], None]
@@ -49,6 +50,15 @@ class Replay:
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy records anew: its plan has other addresses."""
         return Replay, (self._record,)
+
+
+def check_kernels_run(device: torch.device) -> None:
+    """Raise `BindError` on a CPU without Triton's interpreter."""
+    if device.type != "cuda" and not triton.knobs.runtime.interpret:
+        raise BindError(
+            f"a plan on {device} is bound by Triton's interpreter alone: make it on a GPU, or set "
+            "TRITON_INTERPRET=1 before triton is imported"
+        )
 
 
 def recorder_for(device: torch.device) -> Recorder | None:

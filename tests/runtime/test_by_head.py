@@ -223,9 +223,10 @@ def test_tensors_that_do_not_fit_are_refused_as_the_caller_knows_them() -> None:
 
 def test_what_does_not_know_heads_is_refused() -> None:
     q, k, v = random_inputs(plan(), heads=(6, 2), dims=(16, 16))
+    lens = torch.tensor([100], dtype=torch.int32, device=q.device)
     words = "mask `case` has rules for some heads: only `attention` takes its plan as a whole"
     with pytest.raises(ValueError, match=words):
-        decode(q[:, :, -1:], k, v, plan(), kv_lens=torch.tensor([100], dtype=torch.int32))
+        decode(q[:, :, -1:], k, v, plan(), kv_lens=lens)
     with pytest.raises(ValueError, match=words):
         plan().descriptor(128, 128)
     mask = load(compiled(BODY, text=100).artifact)

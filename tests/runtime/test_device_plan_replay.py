@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 from torch import Tensor
 
 from cmask.runtime.derive.sizes import BindError
@@ -228,3 +229,11 @@ def test_a_kind_that_is_refused_changes_nothing() -> None:
     check(plan, [10, 20, 30])
     plan.bind_(text=lengths(3, 2, 1))
     check(plan, [3, 2, 1])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="interprets no kernel")
+def test_a_cpu_that_runs_no_kernels_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = shipped("causal", 64).plan(64, device="cpu")
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
+    with pytest.raises(BindError, match="by Triton's interpreter alone: make it on a GPU"):
+        plan.bind_(text=32)
