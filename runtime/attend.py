@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, overload
 import torch
 from torch import Tensor
 
+from cmask.runtime.autocast import autocasted
 from cmask.runtime.by_head import joined, parts_of, slices
 from cmask.runtime.checks import check_tensors, checked_scale
 from cmask.runtime.kernels import decode_operator, operator
@@ -143,8 +144,11 @@ def attention(
     A query that sees no key gives output 0, LSE -inf and gradient 0.  A key that no query sees
     is never mixed in, whatever it holds, and its gradients are 0.
 
+    Within `torch.autocast` q, k and v are cast to its dtype, float64 excepted.
+
     Raises ValueError that names the argument, what was expected and what came.
     """
+    q, k, v = autocasted(q, k, v)
     needs_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     key: Hashable = None
     if q.is_cuda and not needs_grad and operator.is_plain(q, k, v):

@@ -7,6 +7,7 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
+from cmask.runtime.autocast import autocast_dtype, cast
 from cmask.runtime.checks import check_cache, check_list, checked_scale
 from cmask.runtime.derive.bound import BoundMask
 from cmask.runtime.kernels import choose_kernel, decode_operator, operator
@@ -98,9 +99,13 @@ def decode(
     Pages and keys that no query of a sequence sees are never read, whatever they hold.  Results
     have the same bits in every run.  There are no gradients.
 
+    Within `torch.autocast` q is cast to its dtype where that is the cache's, which stays as it is.
+
     Raises ValueError that names the argument, what was expected and what came.
     """
     k, v = k_cache, v_cache
+    if k.dtype == autocast_dtype(q):
+        q = cast(q, k.dtype)
     if page_table is not None and k.ndim == v.ndim == 4:
         k, v = k.transpose(1, 2), v.transpose(1, 2)
     check_cache(q, k, v, page_table)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from cmask.runtime.attend import attention
+from cmask.runtime.autocast import autocasted
 from cmask.runtime.integrations.padding import Extent, Part, parts_of, token_runs
 from cmask.runtime.integrations.plans import Plans
 
@@ -64,6 +65,7 @@ def attend(mask: CallMask, q: Tensor, k: Tensor, v: Tensor, scale: float | None)
 
     q: [batch, heads, q_len, head_dim].  k, v: [batch, kv heads, kv_len, head_dim].
     """
+    q, k, v = autocasted(q, k, v)  # rotary embeddings may leave q and k in float32
     if len(mask.parts) == 1 and mask.parts[0].rows[1] - mask.parts[0].rows[0] == q.shape[2]:
         (part,) = mask.parts
         if len(part.sequences) == mask.batch:

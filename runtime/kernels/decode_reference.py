@@ -8,7 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cmask.runtime.autocast import in_own_dtypes
 
+
+@in_own_dtypes
 def forward(
     q: Tensor,
     k: Tensor,

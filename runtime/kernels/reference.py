@@ -13,9 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cmask.runtime.autocast import in_own_dtypes
 from cmask.runtime.kernels.launch import Launch
 
 
+@in_own_dtypes
 def forward(
     q: Tensor,
     k: Tensor,
@@ -38,6 +40,7 @@ def forward(
     return lse
 
 
+@in_own_dtypes
 def backward(
     q: Tensor,
     k: Tensor,

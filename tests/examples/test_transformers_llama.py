@@ -36,10 +36,10 @@ def test_the_example_learns_and_says_what_eager_attention_does(main: Any) -> Non
     assert torch.equal(found.words, expected.words)
 
 
-@pytest.mark.gpu
-def test_the_example_learns_in_bfloat16(main: Any) -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_example_learns_in_bfloat16(device: str, main: Any) -> None:
     """Each is learned from its own rounding: what both say is right all the same."""
-    runs = main(["--device", "cuda", "--dtype", "bfloat16", "--steps", "200"])
+    runs = main(["--device", device, "--dtype", "bfloat16"])
     found, expected = runs["cmask:causal"], runs["eager"]
     assert found.losses[0] == pytest.approx(expected.losses[0], rel=4 * BFLOAT16_EPS)
     for run in (found, expected):

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from cmask.runtime import Plan, attention
+from cmask.runtime import Plan, attention, decode
 from support.attending import CAUSAL, DEVICE, on_every_kernel, plan_of
 
 DOCUMENTS = "group document* { region text; text sees text: causal }"
@@ -159,6 +159,36 @@ def test_autocast_attends_in_its_dtype() -> None:
     assert {kind.dtype for kind in layer.plan.prepared} == {torch.float32, torch.bfloat16}
     torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05)
     assert all(grad.dtype == torch.float32 for grad in gradients(layer, x, found))
+
+
+@on_every_kernel
+def test_autocast_takes_tensors_of_unlike_dtypes(kernel: str) -> None:
+    """Rotary embeddings leave q and k in float32 where v comes from a product."""
+    plan = plan_of(CAUSAL, text=40)
+    q, k, v = torch.randn(3, 1, 2, 40, 16, device=DEVICE).unbind(0)
+    halves = [x.bfloat16() for x in (q, k, v)]
+    leaves = [x.detach().requires_grad_() for x in (q, k, halves[2])]
+    expected = attention(*halves, plan, kernel=kernel)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        out = attention(*leaves, plan, kernel=kernel)
+        assert torch.equal(attention(*halves, plan, kernel=kernel), expected)
+    assert torch.equal(out, expected)
+    grads = torch.autograd.grad(out.float().sum(), leaves)
+    assert [grad.dtype for grad in grads] == [torch.float32, torch.float32, torch.bfloat16]
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=False):
+        assert attention(q, k, v, plan, kernel=kernel).dtype == torch.float32
+
+
+def test_autocast_leaves_float64_and_a_cache_as_they_are() -> None:
+    plan = plan_of(CAUSAL, text=40)
+    q, k, v = torch.randn(3, 1, 2, 40, 16, device=DEVICE).unbind(0)
+    lens = torch.tensor([40], dtype=torch.int32, device=DEVICE)
+    cache = (k.bfloat16(), v.bfloat16())
+    expected = decode(q[:, :, -1:].bfloat16(), *cache, plan, kv_lens=lens)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        assert torch.equal(decode(q[:, :, -1:], *cache, plan, kv_lens=lens), expected)
+        wide = [x.double() for x in (q, k, v)]
+        assert attention(*wide, plan, kernel="reference").dtype == torch.float64
 
 
 def test_a_layer_is_one_graph__CM_112() -> None:
