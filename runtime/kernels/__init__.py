@@ -33,7 +33,7 @@ gluon_lists.py       device functions: what an owner's lists hold
 gluon_softmax.py     device functions: masks and softmax on a wgmma accumulator
 gluon_forward_sm90.py   Hopper at full speed
 gluon_backward_sm90.py  the same, head_dim 64 and 128
-gluon_backward_dq_sm90.py   dQ by itself, deterministic; where a configuration names it
+gluon_backward_dq_sm90.py   dQ by itself, where it is to be deterministic
 gluon_forward_launch.py, gluon_backward_launch.py   their host side
 gluon_descriptors.py tensors behind descriptors for them
 tickets.py           the counters from which their programs draw work

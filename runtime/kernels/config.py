@@ -171,7 +171,7 @@ _GLUON: _Shapes = (  # of (64, 64), two programs share a multiprocessor
 GLUON_BACKWARD = KernelConfig(  # dQ comes with it
     direction="dkdv", block_m=64, block_n=128, num_warps=8, num_stages=2, kernel="gluon"
 )
-GLUON_BACKWARD_DQ = KernelConfig(  # instead, deterministic; not measured yet: where it is named
+GLUON_BACKWARD_DQ = KernelConfig(  # instead, where gradients must be deterministic
     direction="dq", block_m=128, block_n=64, num_warps=8, num_stages=2, kernel="gluon"
 )
 GLUON_BACKWARD_DIMS = ((64, 64), (128, 128))  # head_dim of q and v

@@ -3,7 +3,7 @@
 The Hopper kernel adds dQ, and writes dK and dV of key blocks in parts, to float32 memory in the
 order of its accumulators; triton_sums.py brings them in order.  dQ is added by whoever comes first:
 not deterministic.  Where `torch.use_deterministic_algorithms` asks for it, a kernel of its own
-makes dQ: Triton's, or the Hopper one where `configs` name it.
+makes dQ: a Hopper one, or Triton's where `configs` name it.
 """
 
 from __future__ import annotations

@@ -17,8 +17,10 @@ from cmask.runtime.kernels.budget import ITEMSIZE, SMALLEST_SHARED_MEMORY, Budge
 from cmask.runtime.kernels.config import (
     DIRECTIONS,
     GLUON_BACKWARD_DIMS,
+    GLUON_BACKWARD_DQ,
     GLUON_SHAPES,
     MAX_HEAD_DIM,
+    Direction,
     KernelConfig,
     choose_config,
 )
@@ -285,9 +287,9 @@ def _configs(
     given |= {config.direction: config for config in kind.configs or ()}
     for config in given.values():
         check_config(config, kernel, kind.head_dim, kind.v_head_dim)
-    configs = [
-        given.get(direction)
-        or choose_config(
+
+    def chosen(direction: Direction) -> KernelConfig:
+        return given.get(direction) or choose_config(
             direction,
             dtype=_name(kind.dtype),
             head_dim=kind.head_dim,
@@ -297,11 +299,16 @@ def _configs(
             kernel=kernel,
             shape=plan.forward_shape if kernel == "gluon" else None,
         )
-        for direction in DIRECTIONS[: 3 if kind.needs_grad else 1]
-    ]
-    if kind.needs_grad and configs[1].kernel == "gluon" and not kind.is_deterministic:
-        return configs[:2]
-    if kind.needs_grad and configs[2].kernel == "gluon" and configs[1].kernel != "gluon":
+
+    configs = [chosen(direction) for direction in DIRECTIONS[: 2 if kind.needs_grad else 1]]
+    if not kind.needs_grad:
+        return configs
+    by_hopper = configs[1].kernel == "gluon"
+    if by_hopper and not kind.is_deterministic:
+        return configs
+    dq = given.get("dq") or (GLUON_BACKWARD_DQ if by_hopper else chosen("dq"))
+    configs.append(dq)
+    if dq.kernel == "gluon" and not by_hopper:
         raise ValueError(f'dq by "gluon" needs dkdv by "gluon", got "{configs[1].kernel}"')
     return configs
 

@@ -118,12 +118,15 @@ def test_a_video_is_read_in_place() -> None:
 def test_gradients_without_sums_in_no_order(name: str, by: str) -> None:
     """Deterministic: dQ by a kernel of its own, and parts of heavy key blocks by sums of theirs."""
     plan = shipped(name, 500).bind()
-    configs = (GLUON_BACKWARD, GLUON_BACKWARD_DQ) if by == "gluon" else (GLUON_BACKWARD,)
+    by_triton = KernelConfig(direction="dq", block_m=64, block_n=64, num_warps=4, num_stages=2)
+    configs = (GLUON_BACKWARD,) if by == "gluon" else (GLUON_BACKWARD, by_triton)
     first, again = (
         check_here(plan, heads=(4, 2), configs=configs, seed=seed, is_deterministic=True)
         for seed in (1, 200)
     )
     assert same(first, again)
+    (prepared,) = plan.prepared.values()
+    assert [launch.is_gluon for launch in prepared.launches] == [1, 1, int(by == "gluon")]
 
 
 @pytest.mark.parametrize("name", masks.names())
