@@ -59,6 +59,10 @@ class Plan:
     _shape: tuple[int, int] | None = None
     variants: tuple[PlanVariant, ...] = ()
 
+    def __getstate__(self) -> dict[str, object]:
+        """For copies, which find the short way of their calls anew: it is of kernels and locks."""
+        return {**self.__dict__, "ready": {}}
+
     @property
     def bound(self) -> BoundMask:
         """The mask at its sizes; raises ValueError where heads differ."""

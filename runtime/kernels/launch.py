@@ -72,6 +72,10 @@ class Launch:
         lists = (self.patterns, self.items, self.offsets, self.counts, self.entries, self.bounds)
         return tuple(x.data_ptr() for x in lists)
 
+    def __getstate__(self) -> dict[str, object]:
+        """For copies, whose tensors lie elsewhere."""
+        return {name: value for name, value in self.__dict__.items() if name != "addresses"}
+
     def tensors(self) -> list[Tensor]:
         """The tensors, in the order of the fields."""
         return [

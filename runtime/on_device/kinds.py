@@ -56,6 +56,10 @@ class Kinds:
         self._device = table.device.type
         self._kept: dict[Hashable, Kind] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies: kinds hold views of this plan's table, and memory that is pinned."""
+        return {**self.__dict__, "_kept": {}}
+
     def find(self, sizes: Mapping[str, object]) -> tuple[Kind, list[Tensor | CuSeqlens]]:
         """The kind of these sizes, and those of them that are on the device.
 

@@ -88,9 +88,7 @@ class DevicePlan:
         like: dict[str, Any] = {"dtype": torch.int64, "device": device}
         size = list(shape.sections.values())[-1][1]
         self._on_device = torch.zeros(size, **like)
-        self._parts = {
-            name: self._on_device[first:stop] for name, (first, stop) in shape.sections.items()
-        }
+        self._parts = self._parts_of_table()
         self._q_start, self._pos = torch.zeros(2, shape.stride, **like)
         self._values = torch.zeros(3, shape.stride, **like)
         self._statics = _split(_statics(shape).to(device), len(shape.scopes))
@@ -104,6 +102,20 @@ class DevicePlan:
             errors=torch.zeros(1, **ints),
             key_is_read=torch.zeros(num_keys, **ints),
         )
+
+    def _parts_of_table(self) -> dict[str, Tensor]:
+        sections = self._shape.sections.items()
+        return {name: self._on_device[first:stop] for name, (first, stop) in sections}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies, which have tables of their own: views of one that was pickled are none."""
+        of_this_plan: dict[str, Any] = {"_parts": {}, "_kind": None, "_captured": [], "ready": {}}
+        return {**self.__dict__, **of_this_plan}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        with lasting():
+            self._parts = self._parts_of_table()
 
     # ------------------------------------------------------------------------------- binding
     @torch.compiler.disable(  # type: ignore[no-untyped-call, untyped-decorator]
