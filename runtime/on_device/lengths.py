@@ -21,14 +21,16 @@ class CuSeqlens:
 
 def shape_of(lengths: object) -> tuple[int, ...]:
     """How many lengths there are along each star; raises `BindError` for what are none."""
+    tensor = lengths.tensor if isinstance(lengths, CuSeqlens) else lengths
+    assert isinstance(tensor, Tensor)
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        name = "cu_seqlens" if isinstance(lengths, CuSeqlens) else "lengths"
+        raise BindError(f"{name} must be integers, got {tensor.dtype}")
     if isinstance(lengths, CuSeqlens):
-        if lengths.tensor.ndim != 1 or len(lengths.tensor) < 1:
-            raise BindError(f"cu_seqlens must be [segments + 1], got {list(lengths.tensor.shape)}")
-        return (len(lengths.tensor) - 1,)
-    assert isinstance(lengths, Tensor)
-    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
-        raise BindError(f"lengths must be integers, got {lengths.dtype}")
-    return tuple(lengths.shape)
+        if tensor.ndim != 1 or len(tensor) < 1:
+            raise BindError(f"cu_seqlens must be [segments + 1], got {list(tensor.shape)}")
+        return (len(tensor) - 1,)
+    return tuple(tensor.shape)
 
 
 def zeros(shape: tuple[int, ...]) -> Any:

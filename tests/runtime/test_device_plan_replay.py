@@ -231,6 +231,18 @@ def test_a_kind_that_is_refused_changes_nothing() -> None:
     check(plan, [3, 2, 1])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool])
+def test_starts_that_are_no_integers_are_refused_as_lengths_are(dtype: torch.dtype) -> None:
+    """They were when they were written, with the table of another kind on the device by then."""
+    plan, _ = documents()
+    plan.bind_(text=[4, 5])
+    for _ in range(2):
+        with pytest.raises(BindError, match="cu_seqlens must be integers, got torch"):
+            plan.bind_(text=CuSeqlens(lengths(0, 1, dtype=dtype)))
+    check(plan, [4, 5])
+    assert len(plan._kinds._kept) == 1
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="interprets no kernel")
 def test_a_cpu_that_runs_no_kernels_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = shipped("causal", 64).plan(64, device="cpu")
