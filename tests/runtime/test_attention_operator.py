@@ -242,15 +242,22 @@ def test_a_config_that_a_kernel_has_is_taken() -> None:
         check_config(config_of(*config), "gluon", 128, 128)
 
 
-@pytest.mark.parametrize(("deterministic", "kernels"), [(True, "ggt"), (False, "gg")])
+@pytest.mark.parametrize(
+    ("deterministic", "dq", "kernels"),
+    [(True, None, "ggg"), (True, ("dq", 64, 64, "triton"), "ggt"), (False, None, "gg")],
+)
 def test_a_deterministic_backward_on_hopper_makes_dq_apart(
-    deterministic: bool, kernels: str, monkeypatch: pytest.MonkeyPatch
+    deterministic: bool,
+    dq: tuple[Any, int, int, str] | None,
+    kernels: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("cmask.runtime.kernels.prepare.check_kernel", lambda *_: None)
     monkeypatch.setattr("cmask.runtime.kernels.prepare._resources", lambda _: (227 << 10, 90))
     cpu, plan = torch.device("cpu"), DensePlan(dense.causal(300, 300))
+    configs = None if dq is None else (config_of(*dq),)
     kind = CallKind(
-        1, 4, 2, 128, 128, torch.bfloat16, cpu, True, "gluon", None, False, deterministic
+        1, 4, 2, 128, 128, torch.bfloat16, cpu, True, "gluon", configs, False, deterministic
     )
     launches = prepare(plan, kind).launches
     assert "".join("tg"[launch.is_gluon] for launch in launches) == kernels
