@@ -6,6 +6,7 @@ smallest that always fits, and takes the first whose shared memory and registers
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -64,10 +65,10 @@ class KernelConfig:
             held, words = self.block_m * both, self.block_m * 16  # of a pattern
             return held + self.num_stages * (self.block_n * both + words) + _BARRIERS_GLUON
         if self.kernel == "gluon":
-            d, dv = _padded(head_dim), _padded(v_head_dim)
+            d, dv = math.prod(pieces_of(head_dim)), _padded(v_head_dim)
             held = q_buffers(d, dv) * self.block_m * max(d, dv) * itemsize
-            words = self.block_m * 16  # of a pattern
-            shared = held + self.num_stages * (self.block_n * both + words) + _BARRIERS_GLUON
+            walked = self.block_n * (d + dv) * itemsize + self.block_m * 16  # words of a pattern
+            shared = held + self.num_stages * walked + _BARRIERS_GLUON
             return shared * programs_sharing(self.block_m)
         match self.direction:
             case "forward":
@@ -257,6 +258,15 @@ def programs_sharing(block_m: int) -> int:
 def q_buffers(head_dim: int, v_head_dim: int) -> int:
     """How many query blocks the Hopper forward has in flight (padded head dimensions)."""
     return 2 if max(head_dim, v_head_dim) <= 128 else 1
+
+
+def pieces_of(head_dim: int) -> tuple[int, int]:
+    """How many pieces of how many columns the Hopper forward holds queries and keys in.
+
+    Three quarters of 128 or 256 where that is enough: a piece's columns are a power of two.
+    """
+    whole = _padded(head_dim)
+    return (3, whole // 4) if whole >= 128 and head_dim <= whole * 3 // 4 else (1, whole)
 
 
 def _padded(head_dim: int) -> int:

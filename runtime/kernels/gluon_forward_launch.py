@@ -12,7 +12,7 @@ import torch
 import triton
 from torch import Tensor
 
-from cmask.runtime.kernels.config import programs_sharing, q_buffers
+from cmask.runtime.kernels.config import pieces_of, programs_sharing, q_buffers
 from cmask.runtime.kernels.cuda_launch import Relaunch
 from cmask.runtime.kernels.gluon_descriptors import (
     Shape,
@@ -117,7 +117,7 @@ class _Launcher:
         starts = [x.data_ptr() for x in (q, k, v, out)] * 2 + [launch.patterns.data_ptr()]
         # copies by TMA are zeros past the ends of a tensor: what nobody reads may hold NaN
         k, v = (x[:, :, launch.first_key : launch.stop_key] for x in (k, v))
-        d, dv = padded_dim(q.shape[3]), padded_dim(v.shape[3])
+        (pieces, d), dv = pieces_of(q.shape[3]), padded_dim(v.shape[3])
         shapes = ((q, 64, d), (k, launch.block_n, d), (v, launch.block_n, dv), (out, 64, dv))
         lines = [line_of(x, rows, dim, grid) for x, rows, dim in shapes]
         boxes = [boxes_of(x, rows, dim, grid) for x, rows, dim in shapes]
@@ -143,8 +143,9 @@ class _Launcher:
             launch.num_intervals,
             warpgroups,
             launch.num_stages,
-            q_buffers(d, dv),
+            q_buffers(pieces * d, dv),
             launch.block_n,
+            pieces,
             d,
             dv,
             () if grid is None else grid.box(64),

@@ -76,6 +76,8 @@ class Tiling:
 
     BOX: the box of a grid that 64 slots are, or () where slots are tokens; KEY_BOX: of a key block.
     UNITS, KEY_UNITS: how many of them a tile of the grid is cut into.
+    PIECES: queries and keys lie in so many pieces of PIECE columns each, side by side: a buffer's
+    columns are a power of two, and 192 of 256 would be a quarter of Q K^T for nothing.
     """
 
     WARPGROUPS: gl.constexpr
@@ -83,10 +85,10 @@ class Tiling:
     STAGES: gl.constexpr
     Q_BUFFERS: gl.constexpr
     BLOCK_N: gl.constexpr
-    HEAD_DIM: gl.constexpr
+    PIECES: gl.constexpr
+    PIECE: gl.constexpr
     V_HEAD_DIM: gl.constexpr
-    Q_STEP: gl.constexpr  # the n-th buffer of queries is the (n * Q_STEP)-th of `Shared.q`
-    O_STEP: gl.constexpr
+    COLUMNS: gl.constexpr  # of a buffer that holds a query block and later its output
     INTERVALS: gl.constexpr
     HAS_PATTERNS: gl.constexpr
     BOX: gl.constexpr
@@ -96,7 +98,7 @@ class Tiling:
 
     @gluon.constexpr_function
     def __init__(
-        self, WARPGROUPS, STAGES, Q_BUFFERS, BLOCK_N, HEAD_DIM, V_HEAD_DIM, INTERVALS,
+        self, WARPGROUPS, STAGES, Q_BUFFERS, BLOCK_N, PIECES, PIECE, V_HEAD_DIM, INTERVALS,
         HAS_PATTERNS, BOX, UNITS, KEY_BOX, KEY_UNITS,
     ):  # fmt: skip
         self.WARPGROUPS = gl.constexpr(WARPGROUPS)
@@ -104,10 +106,10 @@ class Tiling:
         self.STAGES = gl.constexpr(STAGES)
         self.Q_BUFFERS = gl.constexpr(Q_BUFFERS)
         self.BLOCK_N = gl.constexpr(BLOCK_N)
-        self.HEAD_DIM = gl.constexpr(HEAD_DIM)
+        self.PIECES = gl.constexpr(PIECES)
+        self.PIECE = gl.constexpr(PIECE)
         self.V_HEAD_DIM = gl.constexpr(V_HEAD_DIM)
-        self.Q_STEP = gl.constexpr(max(V_HEAD_DIM // HEAD_DIM, 1))
-        self.O_STEP = gl.constexpr(max(HEAD_DIM // V_HEAD_DIM, 1))
+        self.COLUMNS = gl.constexpr(max(PIECES * PIECE, V_HEAD_DIM))
         self.INTERVALS = gl.constexpr(INTERVALS)
         self.HAS_PATTERNS = gl.constexpr(HAS_PATTERNS)
         self.BOX = gl.constexpr(BOX)
@@ -120,9 +122,9 @@ class Tiling:
 class Shared:
     """Shared memory: buffers and the barriers that say they are full."""
 
-    q: gl.shared_memory_descriptor  # [Q_BUFFERS * WARPGROUPS * Q_STEP, 1, 1, 64, HEAD_DIM]
-    out: gl.shared_memory_descriptor  # the same memory, [… * O_STEP, 1, 1, 64, V_HEAD_DIM]
-    k: gl.shared_memory_descriptor  # [STAGES, 1, 1, BLOCK_N, HEAD_DIM]
+    q: gl.shared_memory_descriptor  # [… * COLUMNS / PIECE, 1, 1, 64, PIECE]
+    out: gl.shared_memory_descriptor  # the same memory, [… * COLUMNS / V_HEAD_DIM, …, V_HEAD_DIM]
+    k: gl.shared_memory_descriptor  # [STAGES * PIECES, 1, 1, BLOCK_N, PIECE]
     v: gl.shared_memory_descriptor  # [STAGES, 1, 1, BLOCK_N, V_HEAD_DIM]
     patterns: gl.shared_memory_descriptor  # [STAGES, 1, WARPGROUPS, 256]
     words: gl.shared_memory_descriptor  # the same memory, [STAGES * WARPGROUPS, 64, 4]
@@ -149,6 +151,21 @@ class Shared:
         self.k_full = k_full
         self.v_full = v_full
         self.record_full = record_full
+
+
+@gluon.jit
+def _queries_of(buffer, T):
+    """The first piece of a query buffer in `Shared.q`; `buffer` may be a number on the host."""
+    return buffer * (T.COLUMNS // T.PIECE)
+
+
+@gluon.jit
+def _output_of(buffer, T):
+    """The output in `Shared.out` that lies within a query buffer: the first that begins there.
+
+    A buffer of 192 columns has room for one of 128 wherever outputs begin.
+    """
+    return (buffer * T.COLUMNS + T.V_HEAD_DIM - 1) // T.V_HEAD_DIM
 
 
 # ------------------------------------------------------------------------------ rows in memory
@@ -232,16 +249,18 @@ def _issue_block(state, block, pattern, keys, shared, T):
     barrier = shared.k_full.index(state.stage)
     if T.HAS_PATTERNS:
         if pattern >= 0:
-            mbarrier.expect(barrier, k.block_type.nbytes + PATTERNS.block_type.nbytes)
+            mbarrier.expect(barrier, T.PIECES * k.block_type.nbytes + PATTERNS.block_type.nbytes)
             load_block(PATTERNS, [pattern, 0, 0], barrier, shared.patterns.index(state.stage))
         else:
-            mbarrier.expect(barrier, k.block_type.nbytes)
+            mbarrier.expect(barrier, T.PIECES * k.block_type.nbytes)
     else:
-        mbarrier.expect(barrier, k.block_type.nbytes)
-    load_rows(
-        k, k_grid, barrier, shared.k.index(state.stage), batch, head, num_kv_heads,
-        block * T.BLOCK_N - first_key, grid, T.KEY_BOX, T.KEY_UNITS, T.HEAD_DIM,
-    )  # fmt: skip
+        mbarrier.expect(barrier, T.PIECES * k.block_type.nbytes)
+    for piece in gl.static_range(T.PIECES):
+        load_rows(
+            k, k_grid, barrier, shared.k.index(state.stage * T.PIECES + piece), batch, head,
+            num_kv_heads, block * T.BLOCK_N - first_key, grid, T.KEY_BOX, T.KEY_UNITS, T.PIECE,
+            piece * T.PIECE,
+        )  # fmt: skip
     _issue_v(state, keys, shared, T)
     next_stage = state.stage + 1
     return Issued(
@@ -284,11 +303,13 @@ def _produce(Q, K, V, PATTERNS, shared, lists, scalars, grid, T):
         for i in gl.static_range(T.WARPGROUPS):
             place = buffer * T.WARPGROUPS + i
             barrier = shared.q_full.index(place)
-            mbarrier.expect(barrier, q.block_type.nbytes)
-            load_rows(
-                q, q_grid, barrier, shared.q.index(place * T.Q_STEP), batch, head, num_heads,
-                (q_block * T.WARPGROUPS + i) * 64, grid, T.BOX, T.UNITS, T.HEAD_DIM,
-            )  # fmt: skip
+            mbarrier.expect(barrier, T.PIECES * q.block_type.nbytes)
+            for piece in gl.static_range(T.PIECES):
+                load_rows(
+                    q, q_grid, barrier, shared.q.index(_queries_of(place, T) + piece), batch, head,
+                    num_heads, (q_block * T.WARPGROUPS + i) * 64, grid, T.BOX, T.UNITS, T.PIECE,
+                    piece * T.PIECE,
+                )  # fmt: skip
         kv_head = head // heads_per_kv_head
         keys = (
             K,
@@ -373,11 +394,14 @@ class Rows:
 
 @gluon.jit
 def _scores(q, stage, shared, T):
-    """Q K^T of a stage, issued."""
+    """Q K^T of a stage, issued; q: the first piece of the queries."""
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, T.BLOCK_N, 16])
-    nothing = gl.zeros([64, T.BLOCK_N], gl.float32, layout=LAYOUT)
-    k = shared.k.index(stage).reshape([T.BLOCK_N, T.HEAD_DIM])
-    return warpgroup_mma(q, k.permute((1, 0)), nothing, use_acc=False, is_async=True)
+    scores = gl.zeros([64, T.BLOCK_N], gl.float32, layout=LAYOUT)
+    for piece in gl.static_range(T.PIECES):
+        queries = shared.q.index(q + piece).reshape([64, T.PIECE])
+        k = shared.k.index(stage * T.PIECES + piece).reshape([T.BLOCK_N, T.PIECE])
+        scores = warpgroup_mma(queries, k.permute((1, 0)), scores, use_acc=piece > 0, is_async=True)
+    return scores
 
 
 @gluon.jit
@@ -403,7 +427,7 @@ def _write(accumulator, row_max, row_sum, item, shared, output, T):
     lse = gl.where(saw_nothing, float("-inf"), (row_max + gl.log2(total)) * LN_2)
     _store_lse(LSE, lse, item.head_index, q_len, item.slot, grid, T.BOX, T.UNITS)
     inverse = gl.convert_layout(1.0 / total, gl.SliceLayout(1, accumulator.type.layout))
-    target = shared.out.index(item.buffer * T.O_STEP)
+    target = shared.out.index(_output_of(item.buffer, T))
     output = (accumulator * inverse[:, None]).to(shared.out.dtype)
     target.reshape([64, T.V_HEAD_DIM]).store(output)
     fence_async_shared()
@@ -541,7 +565,7 @@ def _consume(WARPGROUP: gl.constexpr, shared, lists, num_rows, scale, output, T)
             blocks += pattern_blocks
         if T.INTERVALS > 0:
             blocks += bounds_blocks
-        q = shared.q.index(item.buffer * T.Q_STEP).reshape([64, T.HEAD_DIM])
+        q = _queries_of(item.buffer, T)
         mbarrier.wait(shared.q_full.index(item.buffer), n // T.Q_BUFFERS & 1)
         if blocks > 0:
             first_block = n
@@ -598,9 +622,9 @@ def _consume(WARPGROUP: gl.constexpr, shared, lists, num_rows, scale, output, T)
     ]
 )  # fmt: skip
 def attention_forward(
-    Q,  # descriptors [1, 1, 64, HEAD_DIM] of rows in a line
-    K,  # [1, 1, BLOCK_N, HEAD_DIM]
-    V,
+    Q,  # descriptors [1, 1, 64, PIECE] of rows in a line
+    K,  # [1, 1, BLOCK_N, PIECE]
+    V,  # [1, 1, BLOCK_N, V_HEAD_DIM]
     OUT,
     Q_GRID,  # descriptors of the boxes of a grid, or None
     K_GRID,
@@ -630,7 +654,8 @@ def attention_forward(
     STAGES: gl.constexpr,
     Q_BUFFERS: gl.constexpr,
     BLOCK_N: gl.constexpr,
-    HEAD_DIM: gl.constexpr,
+    PIECES: gl.constexpr,
+    PIECE: gl.constexpr,
     V_HEAD_DIM: gl.constexpr,
     BOX: gl.constexpr,
     UNITS: gl.constexpr,
@@ -641,24 +666,25 @@ def attention_forward(
     """Output and log-sum-exp of 64 · WARPGROUPS queries an item."""
     HAS_PATTERNS: gl.constexpr = PATTERNS is not None
     T = Tiling(
-        WARPGROUPS, STAGES, Q_BUFFERS, BLOCK_N, HEAD_DIM, V_HEAD_DIM, INTERVALS, HAS_PATTERNS,
-        BOX, UNITS, KEY_BOX, KEY_UNITS,
+        WARPGROUPS, STAGES, Q_BUFFERS, BLOCK_N, PIECES, PIECE, V_HEAD_DIM, INTERVALS,
+        HAS_PATTERNS, BOX, UNITS, KEY_BOX, KEY_UNITS,
     )  # fmt: skip
     DTYPE: gl.constexpr = K.dtype
     NUM_Q: gl.constexpr = Q_BUFFERS * WARPGROUPS
     LINE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
-    if HEAD_DIM >= V_HEAD_DIM:
-        q_buffers = gl.allocate_shared_memory(DTYPE, [NUM_Q, 1, 1, 64, HEAD_DIM], Q.layout)
+    Q_COLUMNS: gl.constexpr = NUM_Q * max(PIECES * PIECE, V_HEAD_DIM)
+    if PIECES * PIECE >= V_HEAD_DIM:
+        q_buffers = gl.allocate_shared_memory(
+            DTYPE, [Q_COLUMNS // PIECE, 1, 1, 64, PIECE], Q.layout
+        )
         out_buffers = reinterpret(
-            q_buffers, DTYPE, [NUM_Q * HEAD_DIM // V_HEAD_DIM, 1, 1, 64, V_HEAD_DIM], OUT.layout
+            q_buffers, DTYPE, [Q_COLUMNS // V_HEAD_DIM, 1, 1, 64, V_HEAD_DIM], OUT.layout
         )
     else:
         out_buffers = gl.allocate_shared_memory(DTYPE, [NUM_Q, 1, 1, 64, V_HEAD_DIM], OUT.layout)
-        q_buffers = reinterpret(
-            out_buffers, DTYPE, [NUM_Q * V_HEAD_DIM // HEAD_DIM, 1, 1, 64, HEAD_DIM], Q.layout
-        )
-    k_stages = gl.allocate_shared_memory(DTYPE, [STAGES, 1, 1, BLOCK_N, HEAD_DIM], K.layout)
+        q_buffers = reinterpret(out_buffers, DTYPE, [Q_COLUMNS // PIECE, 1, 1, 64, PIECE], Q.layout)
+    k_stages = gl.allocate_shared_memory(DTYPE, [STAGES * PIECES, 1, 1, BLOCK_N, PIECE], K.layout)
     v_stages = gl.allocate_shared_memory(DTYPE, [STAGES, 1, 1, BLOCK_N, V_HEAD_DIM], V.layout)
     records = gl.allocate_shared_memory(gl.int32, [2, 8], LINE)
     fields = reinterpret(records, gl.int32, [16, 1], LINE)

@@ -55,24 +55,26 @@ def corner(slot, grid, BOX: gl.constexpr, UNITS: gl.constexpr):
 @gluon.jit
 def load_rows(
     x, x_grid, barrier, buffer, batch, head, num_heads, slot, grid,
-    BOX: gl.constexpr, UNITS: gl.constexpr, DIM: gl.constexpr,
+    BOX: gl.constexpr, UNITS: gl.constexpr, DIM: gl.constexpr, first_column: gl.constexpr = 0,
 ):  # fmt: skip
-    """Rows from a slot on, by TMA: in a line, or as a box of the grid; zeros past every edge."""
+    """Rows from a slot on, by TMA: in a line, or as a box of the grid; zeros past every edge.
+
+    Of each row, DIM columns from `first_column` on.
+    """
     if len(BOX) == 0:
-        load_block(x, [batch, head, slot, 0], barrier, buffer)
+        load_block(x, [batch, head, slot, first_column], barrier, buffer)
     else:
         if is_in_grid(slot, grid):
             frame, row, column = corner(slot, grid, BOX, UNITS)
             if len(BOX) == 2:
                 target = buffer.reshape([1, 1, BOX[0], BOX[1], DIM])
-                load_block(x_grid, [batch, head, row, column, 0], barrier, target)
+                load_block(x_grid, [batch, head, row, column, first_column], barrier, target)
             else:
                 target = buffer.reshape([1, BOX[0], BOX[1], BOX[2], DIM])
-                load_block(
-                    x_grid, [batch * num_heads + head, frame, row, column, 0], barrier, target
-                )
+                place = [batch * num_heads + head, frame, row, column, first_column]
+                load_block(x_grid, place, barrier, target)
         else:
-            load_block(x, [batch, head, linear(slot, grid), 0], barrier, buffer)
+            load_block(x, [batch, head, linear(slot, grid), first_column], barrier, buffer)
 
 
 @gluon.jit

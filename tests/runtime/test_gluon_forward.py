@@ -50,7 +50,7 @@ def test_a_shipped_mask_attends_as_it_means(name: str, dtype: torch.dtype) -> No
 
 
 DIMS = [(16, 16), (32, 64), (64, 64), (64, 128), (96, 96), (128, 64), (128, 128), (192, 128)]
-DIMS += [(192, 192), (256, 256), (40, 104), (16, 256), (256, 16)]
+DIMS += [(192, 192), (256, 256), (40, 104), (16, 256), (256, 16), (96, 64), (160, 40)]
 
 
 @pytest.mark.parametrize("dims", DIMS)

@@ -68,12 +68,17 @@ def test_head_dim_128(name: str, dtype: torch.dtype) -> None:
     check_here(shipped(name, 300).bind(), heads=(4, 2), dims=(128, 128), dtype=dtype)
 
 
-@pytest.mark.parametrize("dims", [(16, 16), (96, 96), (192, 128), (256, 256), (40, 104), (128, 64)])
-def test_head_dims_of_the_forward(dims: tuple[int, int]) -> None:
+DIMS = [(16, 16), (96, 96), (192, 128), (256, 256), (40, 104), (128, 64), (96, 64), (160, 40)]
+
+
+@pytest.mark.parametrize("by", [None, BY_64])
+@pytest.mark.parametrize("dims", DIMS)
+def test_head_dims_of_the_forward(dims: tuple[int, int], by: KernelConfig | None) -> None:
     plan = shipped("hstu", 300).bind()
     q, k, v = random_inputs(plan, heads=(2, 1), dims=dims, dtype=torch.bfloat16)
+    configs = None if by is None else (by,)
     with calls_run_here():
-        out = attention(q, k, v, plan, kernel="gluon")
+        out = attention(q, k, v, plan, kernel="gluon", configs=configs)
     assert (out.double() - exact_output(q, k, v, plan)).abs().max() < 2**-6
 
 
@@ -107,6 +112,14 @@ def test_rows_of_several_intervals(count: int) -> None:
 def test_a_grid_is_read_in_place(body: str, text: int) -> None:
     body = "param radius = 8\n" + body if "radius" in body else body
     check_here(plan_of(body, text=text, height=13, width=20))
+
+
+def test_a_grid_is_read_in_pieces_of_its_columns() -> None:
+    plan = plan_of(IMAGE_FIRST, text=70, height=13, width=20)
+    q, k, v = random_inputs(plan, heads=(2, 1), dims=(192, 128), dtype=torch.bfloat16)
+    with calls_run_here():
+        out = attention(q, k, v, plan, kernel="gluon")
+    assert (out.double() - exact_output(q, k, v, plan)).abs().max() < 2**-6
 
 
 def test_a_video_is_read_in_place() -> None:

@@ -5,6 +5,7 @@ Memory that a copy is bringing holds ones in every bit until it arrives: NaN, or
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -79,8 +80,8 @@ class Shared:
         return self._like(lambda x: x.permute(*order))
 
     def reinterpret(self, dtype: torch.dtype, shape: Sequence[int]) -> Shared:
-        sizes = [whole(n) for n in shape]
-        return self._like(lambda x: x.view(-1).view(dtype).view(sizes))
+        sizes = [whole(n) for n in shape]  # as much of the memory as they are
+        return self._like(lambda x: x.view(-1).view(dtype)[: math.prod(sizes)].view(sizes))
 
     def load(self, _layout: Any = None) -> Tensor:
         """Into registers."""
