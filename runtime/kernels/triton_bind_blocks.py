@@ -1,15 +1,13 @@
-"""Row intervals -> runs of full and partial blocks in both directions, on the device.
+"""Row intervals -> runs of full and partial key blocks of every query block, on the device.
 
-Each direction takes two launches of one kernel: the first counts the runs of each owner, the
-second finds them again and writes them behind those of the owners before.
-
-runs_by_query   a program per query block: the kind of its key blocks changes only at the blocks
-                where some row's interval begins or ends, so it goes from one change to the next
-runs_by_key     a program per key block: looks itself up in the runs of every query block
-mark_read_keys  a program per key block: which keys some query sees
+Two launches of one kernel: the first counts the runs of each query block, the second finds them
+again and writes them behind those of the blocks before.  The kind of key blocks changes only where
+some row's interval begins or ends, so a program goes from one change to the next.
 
 Where the runs do not fit, all lists are left empty, and an error is set: kernels count blocks in
 one place and walk runs in another, and a list that is cut would set them at odds.
+
+Runs by key block are made of these, see `triton_bind_keys.py`.
 """
 
 import triton
@@ -22,7 +20,7 @@ _PARTIAL = tl.constexpr(1)
 
 
 @triton.jit
-def _places(RUNS, owner, num_owners, BLOCK: tl.constexpr):
+def places(RUNS, owner, num_owners, BLOCK: tl.constexpr):
     """Full and partial runs of the owners before this one, and of all."""
     full = 0
     partial = 0
@@ -40,7 +38,7 @@ def _places(RUNS, owner, num_owners, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _finish(RUNS, COUNTS, OFFSETS, ERRORS, sizes, found, at, fits, WRITE: tl.constexpr):
+def finish(RUNS, COUNTS, OFFSETS, ERRORS, sizes, found, at, fits, WRITE: tl.constexpr):
     """What is told of an owner besides its runs."""
     owner, num_owners, capacity = sizes
     full, partial, full_blocks, partial_blocks = found
@@ -68,6 +66,8 @@ def runs_by_query(
     OFFSETS,  # int32[3, num_owners + 1], written but for the last row
     ENTRIES,  # int32[2 * capacity, 2], written: full runs, and from `capacity` on partial ones
     ERRORS,  # int32[1]
+    FURTHEST,  # int32[keys], zeros; written with MARKS: the last stop of intervals that start here
+    FURTHEST_OF_BLOCK,  # int32[keys / KEYS], likewise of those that start in a block
     num_owners,
     capacity,
     num_rows,
@@ -76,6 +76,8 @@ def runs_by_query(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     WRITE: tl.constexpr,
+    MARKS: tl.constexpr,
+    KEYS: tl.constexpr,
 ):
     """The runs of key blocks of one query block."""
     owner = tl.program_id(0)
@@ -84,6 +86,14 @@ def runs_by_query(
     start = tl.load(bounds, mask=row < num_rows, other=0)  # [BLOCK_M, NUM_INTERVALS]
     stop = tl.load(bounds + num_rows, mask=row < num_rows, other=0)
     exists = start < stop
+    if MARKS:
+        # many rows start at one key: the last of neighbours that do speaks for all
+        has_next = row + 1 < num_rows
+        next_start = tl.load(bounds + 1, mask=has_next, other=-1)
+        next_stop = tl.load(bounds + num_rows + 1, mask=has_next, other=-1)
+        speaks = exists & ((next_start != start) | (next_stop < stop))
+        tl.atomic_max(FURTHEST + start, stop, mask=speaks)
+        tl.atomic_max(FURTHEST_OF_BLOCK + start // KEYS, stop, mask=speaks)
     touched_first = tl.where(exists, start // BLOCK_N, _FAR)
     touched_stop = tl.where(exists, (stop + BLOCK_N - 1) // BLOCK_N, _FAR)
     covered_first = (start + BLOCK_N - 1) // BLOCK_N
@@ -98,7 +108,7 @@ def runs_by_query(
     partial_at = 0
     fits = num_owners > 0
     if WRITE:
-        full_at, partial_at, all_full, all_partial = _places(RUNS, owner, num_owners, 1024)
+        full_at, partial_at, all_full, all_partial = places(RUNS, owner, num_owners, 1024)
         fits = (all_full <= capacity) & (all_partial <= capacity)
     full = 0
     partial = 0
@@ -138,116 +148,4 @@ def runs_by_query(
     # behind the last interval nothing is touched: its change has ended the last run
     found = (full, partial, full_blocks, partial_blocks)
     sizes = (owner, num_owners, capacity)
-    _finish(RUNS, COUNTS, OFFSETS, ERRORS, sizes, found, (full_at, partial_at), fits, WRITE)
-
-
-@triton.jit
-def _kinds(OFFSETS, ENTRIES, owner, other, num_owners):
-    """The kind of block `other` for each of the owners; 0 where there is no such owner."""
-    exists = (owner >= 0) & (owner < num_owners)
-    kind = tl.zeros_like(owner)
-    for partial in tl.static_range(2):
-        offsets = OFFSETS + partial * (num_owners + 1) + owner
-        first = tl.load(offsets, mask=exists, other=0)
-        stop = tl.load(offsets + 1, mask=exists, other=0)
-        for i in range(0, tl.max(stop - first)):
-            has = first + i < stop
-            run = ENTRIES + 2 * (first + i)
-            inside = (tl.load(run, mask=has, other=0) <= other) & has
-            inside &= other < tl.load(run + 1, mask=has, other=0)
-            kind = tl.where(inside, 2 - partial, kind)
-    return kind
-
-
-@triton.jit(do_not_specialize=["num_query_blocks", "num_owners", "capacity"])
-def runs_by_key(
-    QUERY_OFFSETS,  # of the lists by query
-    QUERY_ENTRIES,
-    RUNS,  # as in `runs_by_query`, by key block
-    COUNTS,
-    OFFSETS,
-    ENTRIES,
-    ERRORS,
-    num_query_blocks,
-    num_owners,
-    capacity,
-    WRITE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """The runs of query blocks of one key block."""
-    owner = tl.program_id(0)
-    full_at = 0
-    partial_at = 0
-    fits = num_owners > 0
-    if WRITE:
-        full_at, partial_at, all_full, all_partial = _places(RUNS, owner, num_owners, 1024)
-        fits = (all_full <= capacity) & (all_partial <= capacity)
-    keeps = fits.to(tl.int32)
-    # a run that is open at the end of a piece has begun but not ended
-    begun_full = 0
-    ended_full = 0
-    begun_partial = 0
-    ended_partial = 0
-    full_blocks = 0
-    partial_blocks = 0
-    for piece in range(0, num_query_blocks, BLOCK):
-        i = piece + tl.arange(0, BLOCK)
-        before = _kinds(QUERY_OFFSETS, QUERY_ENTRIES, i - 1, owner, num_query_blocks)
-        kind = _kinds(QUERY_OFFSETS, QUERY_ENTRIES, i, owner, num_query_blocks)
-        after = _kinds(QUERY_OFFSETS, QUERY_ENTRIES, i + 1, owner, num_query_blocks)
-        begins = ((kind == 2) & (before != 2)).to(tl.int32)
-        ends = ((kind == 2) & (after != 2)).to(tl.int32)
-        if WRITE:
-            at = ENTRIES + 2 * (full_at + begun_full + tl.cumsum(begins, 0) - begins)
-            tl.store(at, i, mask=begins * keeps != 0)
-            at = ENTRIES + 2 * (full_at + ended_full + tl.cumsum(ends, 0) - ends)
-            tl.store(at + 1, i + 1, mask=ends * keeps != 0)
-        begun_full += tl.sum(begins)
-        ended_full += tl.sum(ends)
-        full_blocks += tl.sum((kind == 2).to(tl.int32))
-        begins = ((kind == 1) & (before != 1)).to(tl.int32)
-        ends = ((kind == 1) & (after != 1)).to(tl.int32)
-        if WRITE:
-            base = ENTRIES + 2 * (capacity + partial_at)
-            at = base + 2 * (begun_partial + tl.cumsum(begins, 0) - begins)
-            tl.store(at, i, mask=begins * keeps != 0)
-            at = base + 2 * (ended_partial + tl.cumsum(ends, 0) - ends)
-            tl.store(at + 1, i + 1, mask=ends * keeps != 0)
-        begun_partial += tl.sum(begins)
-        ended_partial += tl.sum(ends)
-        partial_blocks += tl.sum((kind == 1).to(tl.int32))
-    found = (begun_full, begun_partial, full_blocks, partial_blocks)
-    sizes = (owner, num_owners, capacity)
-    _finish(RUNS, COUNTS, OFFSETS, ERRORS, sizes, found, (full_at, partial_at), fits, WRITE)
-
-
-@triton.jit(do_not_specialize=["num_owners", "num_rows"])
-def mark_read_keys(
-    BOUNDS,  # int32[2 * NUM_INTERVALS, num_rows]
-    OFFSETS,  # of the lists by key
-    ENTRIES,
-    COUNTS,
-    KEY_IS_READ,  # int32[num_owners * BLOCK_N], written
-    num_owners,
-    num_rows,
-    NUM_INTERVALS: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
-    """1 for each key of a block that some query sees, else 0."""
-    owner = tl.program_id(0)
-    keys = owner * BLOCK_N + tl.arange(0, BLOCK_N)
-    read = tl.zeros([BLOCK_N], tl.int32) + (tl.load(COUNTS + owner) > 0).to(tl.int32)
-    offsets = OFFSETS + num_owners + 1 + owner
-    run = tl.load(offsets)
-    stop_run = tl.load(offsets + 1)
-    while (run < stop_run) & (tl.min(read) == 0):
-        for block in range(tl.load(ENTRIES + 2 * run), tl.load(ENTRIES + 2 * run + 1)):
-            row = block * BLOCK_M + tl.arange(0, BLOCK_M)
-            for i in tl.static_range(NUM_INTERVALS):
-                start = tl.load(BOUNDS + 2 * i * num_rows + row, mask=row < num_rows, other=0)
-                stop = tl.load(BOUNDS + (2 * i + 1) * num_rows + row, mask=row < num_rows, other=0)
-                sees = (start[:, None] <= keys[None, :]) & (keys[None, :] < stop[:, None])
-                read = tl.maximum(read, tl.max(sees.to(tl.int32), 0))
-        run += 1
-    tl.store(KEY_IS_READ + keys, read)
+    finish(RUNS, COUNTS, OFFSETS, ERRORS, sizes, found, (full_at, partial_at), fits, WRITE)

@@ -22,7 +22,7 @@ _LIMIT = tl.constexpr(16)  # numbers of a limit
 _CLAUSE = tl.constexpr(8)  # numbers of a clause
 
 
-@triton.jit(do_not_specialize=["num_slots", "stride", "q_capacity", "kv_capacity"])
+@triton.jit(do_not_specialize=["num_slots", "stride", "q_capacity", "kv_capacity", "num_blocks"])
 def bind_segments(
     LENGTH,  # int64[stride]: tokens of each region instance
     CONSTANT,  # int64[stride]: where it stands in `pos`, but for the terms
@@ -33,14 +33,19 @@ def bind_segments(
     POS,  # int64[stride], written: `pos` of its first token along the whole sequence
     TOTALS,  # int64[2], written: queries and keys
     ERRORS,  # int32[1]
+    FURTHEST_OF_BLOCK,  # int32[num_blocks], set to 0
     num_slots,
     stride,
     q_capacity,
     kv_capacity,
+    num_blocks,
     NUM_TERMS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Where every region instance lies; columns beyond `num_slots` get the totals."""
+    for first in range(0, num_blocks, BLOCK):
+        block = first + tl.arange(0, BLOCK)
+        tl.store(FURTHEST_OF_BLOCK + block, tl.zeros([BLOCK], tl.int32), mask=block < num_blocks)
     queries = tl.cast(0, tl.int64)
     keys = tl.cast(0, tl.int64)
     negative = 0
@@ -179,7 +184,8 @@ def bind_rows(
         scope = tl.load(clause) * stride
         active = is_row & (((tl.load(clause + 1) >> region) & 1) != 0)
         key_regions = tl.load(clause + 2)
-        first_limit, stop_limit = tl.load(clause + 3), tl.load(clause + 4)
+        first_limit, first_level = tl.load(clause + 3), tl.load(clause + 4)
+        stop_limit = tl.load(clause + 5)
         first = tl.load(FIRST + scope + slot, mask=active, other=0)
         stop = tl.load(STOP + scope + slot, mask=active, other=0)
         base = tl.load(BEFORE + first)
@@ -188,39 +194,37 @@ def bind_rows(
         offset_low = pos_low
         pos_high = tl.zeros([ROWS], tl.int64) + _FAR
         offset_high = pos_high
-        for i in range(first_limit, stop_limit):
+        for i in range(first_limit, first_level):
             limit = LIMITS + i * _LIMIT
             kind = tl.load(limit)
-            if kind < 2:
-                low = _end(limit + 1, rows, LEVELS, stride)
-                high = _end(limit + 6, rows, LEVELS, stride)
-                pos_low = tl.where(kind == 0, tl.maximum(pos_low, low), pos_low)
-                pos_high = tl.where(kind == 0, tl.minimum(pos_high, high), pos_high)
-                offset_low = tl.where(kind == 1, tl.maximum(offset_low, low), offset_low)
-                offset_high = tl.where(kind == 1, tl.minimum(offset_high, high), offset_high)
+            low = _end(limit + 1, rows, LEVELS, stride)
+            high = _end(limit + 6, rows, LEVELS, stride)
+            pos_low = tl.where(kind == 0, tl.maximum(pos_low, low), pos_low)
+            pos_high = tl.where(kind == 0, tl.minimum(pos_high, high), pos_high)
+            offset_low = tl.where(kind == 1, tl.maximum(offset_low, low), offset_low)
+            offset_high = tl.where(kind == 1, tl.minimum(offset_high, high), offset_high)
         from_slot = tl.min(tl.where(active, first, num_slots)).to(tl.int32)
         to_slot = tl.max(stop).to(tl.int32)
         for key_slot in range(from_slot, to_slot):
+            # all loads together: one after another they would be most of the time
             length = tl.load(VALUES + key_slot)
             member = (key_regions >> tl.load(REGIONS + key_slot)) & 1
+            step = tl.load(STEPS + key_slot)
+            at = tl.load(POS + key_slot) - base  # `pos` of its first key in the row's scope
+            before = tl.load(BEFORE + key_slot)
             if member * length > 0:
-                step = tl.load(STEPS + key_slot)
-                at = tl.load(POS + key_slot) - base  # `pos` of its first key in the row's scope
                 seen = active & (first <= key_slot) & (key_slot < stop)
                 seen &= (step != 0) | ((pos_low <= at) & (at < pos_high))
                 begin = tl.where(step != 0, pos_low - at, 0)
                 end = tl.where(step != 0, pos_high - at, length)
                 begin = tl.maximum(tl.maximum(begin, offset_low), 0)
                 end = tl.minimum(tl.minimum(end, offset_high), length)
-                for i in range(first_limit, stop_limit):
+                for i in range(first_level, stop_limit):
                     limit = LIMITS + i * _LIMIT
-                    kind = tl.load(limit)
-                    if kind >= 2:
-                        level = tl.load(LEVELS + (kind - 2) * stride + key_slot)
-                        seen &= _end(limit + 1, rows, LEVELS, stride) <= level
-                        seen &= level < _end(limit + 6, rows, LEVELS, stride)
+                    level = tl.load(LEVELS + (tl.load(limit) - 2) * stride + key_slot)
+                    seen &= _end(limit + 1, rows, LEVELS, stride) <= level
+                    seen &= level < _end(limit + 6, rows, LEVELS, stride)
                 seen &= begin < end
-                before = tl.load(BEFORE + key_slot)
                 begin = tl.minimum(before + begin, kv_capacity)
                 end = tl.minimum(before + end, kv_capacity)
                 seen &= begin < end

@@ -13,10 +13,13 @@ from cmask.runtime.derive.describe import PARTIAL_COST
 from cmask.runtime.descriptor import BlockLists, Descriptor
 from cmask.runtime.kernels.device import DeviceDescriptor, Side, Walk
 from cmask.runtime.kernels.parts import Lists
-from cmask.runtime.kernels.triton_bind_blocks import mark_read_keys, runs_by_key, runs_by_query
+from cmask.runtime.kernels.triton_bind_blocks import runs_by_query
+from cmask.runtime.kernels.triton_bind_keys import WORD, mark_blocks, mark_read_keys, runs_by_key
 from cmask.runtime.kernels.triton_bind_order import order_items
 
-_PIECE = 128  # query blocks that a program of `runs_by_key` looks at together
+KEYS = 128  # of a program that looks which are read
+_BLOCKS = 128  # key blocks that a program of `mark_blocks` looks at
+_WORDS = 32  # of bits that a program of `runs_by_key` looks at together
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +29,8 @@ class Rows:
     bounds  int32[2 * num_intervals, rows]
     totals  int64[2]: queries and keys
     errors  int32[1]
+
+    furthest           int32[keys], furthest_of_block int32[keys / KEYS]: see `mark_read_keys`
     """
 
     q_capacity: int
@@ -34,6 +39,8 @@ class Rows:
     totals: Tensor
     errors: Tensor
     key_is_read: Tensor
+    furthest: Tensor
+    furthest_of_block: Tensor
 
     @property
     def num_intervals(self) -> int:
@@ -82,11 +89,14 @@ class CapacityDescriptor(DeviceDescriptor):
 
     `host` only tells the room for tokens.  Rows without keys and keys without queries are always
     expected: tokens that the plan has room for but that are not bound are such.
+
+    Lists by key are made for who walks them, the backward: the forward binds without.
     """
 
     rows: Rows = field(kw_only=True)
     by_query: OneSide = field(kw_only=True)
     by_key: OneSide = field(kw_only=True)
+    _bits: list[Tensor] = field(default_factory=list)  # of `mark_blocks`, once they are needed
 
     @staticmethod
     def at(rows: Rows, block_m: int, block_n: int, runs_per_block: int) -> CapacityDescriptor:
@@ -122,9 +132,16 @@ class CapacityDescriptor(DeviceDescriptor):
     def _walk(self, by_key: bool, is_gluon: bool, num_heads: int, group: int) -> Walk:
         key = (by_key, False, num_heads, group)
         if key not in self._walks:
+            if by_key and not self.has_lists_by_key:
+                self.fill_by_key()
             self._walks[key] = _walk_of(self.by_key if by_key else self.by_query, num_heads)
             self._order(key)
         return self._walks[key]
+
+    @property
+    def has_lists_by_key(self) -> bool:
+        """Whether lists by key are filled; they are from when they were first asked for."""
+        return len(self._bits) > 0
 
     @property
     def num_walks(self) -> int:
@@ -133,29 +150,45 @@ class CapacityDescriptor(DeviceDescriptor):
 
     def fill(self, *, marks_keys: bool) -> None:
         """Lists and work items from the row bounds.  marks_keys: which keys are read, too."""
+        self._fill_by_query(marks_keys)
+        if self.has_lists_by_key:
+            self.fill_by_key()
+        for walk in self._walks:
+            self._order(walk)
+
+    def _fill_by_query(self, marks_keys: bool) -> None:
         rows, block_m, block_n = self.rows, self.host.block_m, self.host.block_n
-        query, key = self.by_query, self.by_key
         shape = {"NUM_INTERVALS": rows.num_intervals, "BLOCK_M": block_m, "BLOCK_N": block_n}
-        num_rows = rows.bounds.shape[1]
+        query, num_rows = self.by_query, rows.bounds.shape[1]
         for write in (False, True):
             runs_by_query[(query.num_owners,)](
                 rows.bounds, query.runs, query.counts, query.offsets, query.entries, rows.errors,
-                query.num_owners, query.capacity, num_rows, rows.q_capacity,
-                **shape, WRITE=write, num_warps=1,
-            )  # fmt: skip
-        for write in (False, True):
-            runs_by_key[(key.num_owners,)](
-                query.offsets, query.entries, key.runs, key.counts, key.offsets, key.entries,
-                rows.errors, query.num_owners, key.num_owners, key.capacity,
-                WRITE=write, BLOCK=_PIECE, num_warps=1,
+                rows.furthest, rows.furthest_of_block, query.num_owners, query.capacity, num_rows,
+                rows.q_capacity, **shape, WRITE=write, MARKS=marks_keys and not write, KEYS=KEYS,
+                num_warps=1,
             )  # fmt: skip
         if marks_keys:
-            mark_read_keys[(key.num_owners,)](
-                rows.bounds, key.offsets, key.entries, key.counts, rows.key_is_read,
-                key.num_owners, num_rows, **shape, num_warps=4,
+            mark_read_keys[(len(rows.furthest_of_block),)](
+                rows.furthest, rows.furthest_of_block, rows.key_is_read,
+                BLOCK=1024, KEYS=KEYS, num_warps=4,
             )  # fmt: skip
-        for walk in self._walks:
-            self._order(walk)
+
+    def fill_by_key(self) -> None:
+        """Lists by key from those by query."""
+        query, key = self.by_query, self.by_key
+        num_words = -(-query.num_owners // WORD.value)
+        if not self.has_lists_by_key:
+            like: dict[str, Any] = {"dtype": torch.int32, "device": self.bounds.device}
+            self._bits.append(torch.zeros(2, key.num_owners, num_words, **like))
+        mark_blocks[(num_words, -(-key.num_owners // _BLOCKS))](
+            query.offsets, query.entries, self._bits[0], query.num_owners, key.num_owners,
+            num_words, BLOCK=_BLOCKS, num_warps=4,
+        )  # fmt: skip
+        for write in (False, True):
+            runs_by_key[(key.num_owners,)](
+                self._bits[0], key.runs, key.counts, key.offsets, key.entries, self.rows.errors,
+                num_words, key.num_owners, key.capacity, WRITE=write, BLOCK=_WORDS, num_warps=1,
+            )  # fmt: skip
 
     def _order(self, key: tuple[bool, bool, int, int]) -> None:
         """Put the work items of one walk in order."""

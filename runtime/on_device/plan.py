@@ -25,7 +25,7 @@ from cmask.runtime.kernels.triton_bind_rows import (
 )
 from cmask.runtime.lasting import lasting
 from cmask.runtime.on_device.kinds import Kind, Kinds
-from cmask.runtime.on_device.lists import CapacityDescriptor, Rows
+from cmask.runtime.on_device.lists import KEYS, CapacityDescriptor, Rows
 from cmask.runtime.on_device.places import MAX_TERMS, step_of
 from cmask.runtime.on_device.replay import Replay, check_kernels_run, recorder_for
 from cmask.runtime.on_device.room import Room, check_room
@@ -92,7 +92,7 @@ class DevicePlan:
         self._q_start, self._pos = torch.zeros(2, shape.stride, **like)
         self._values = torch.zeros(3, shape.stride, **like)
         self._statics = _split(_statics(shape).to(device), len(shape.scopes))
-        num_rows, num_keys = (-(-n // _ROWS) * _ROWS for n in self.room.tokens)
+        num_rows, num_keys = (-(-n // 128) * 128 for n in self.room.tokens)
         ints: dict[str, Any] = {"dtype": torch.int32, "device": device}
         self._rows = Rows(
             q_capacity,
@@ -101,6 +101,8 @@ class DevicePlan:
             totals=torch.zeros(2, **like),
             errors=torch.zeros(1, **ints),
             key_is_read=torch.zeros(num_keys, **ints),
+            furthest=torch.zeros(num_keys, **ints),
+            furthest_of_block=torch.zeros(num_keys // KEYS, **ints),
         )
 
     def _parts_of_table(self) -> dict[str, Tensor]:
@@ -165,8 +167,9 @@ class DevicePlan:
         region, sides, steps, first, stop = self._statics
         bind_segments[(1,)](
             parts["length"], parts["constant"], parts["terms"], sides, self._q_start,
-            self._values, self._pos, rows.totals, rows.errors, count, shape.stride, q_capacity,
-            kv_capacity, NUM_TERMS=MAX_TERMS, BLOCK=512, num_warps=4,
+            self._values, self._pos, rows.totals, rows.errors, rows.furthest_of_block, count,
+            shape.stride, q_capacity, kv_capacity, len(rows.furthest_of_block),
+            NUM_TERMS=MAX_TERMS, BLOCK=512, num_warps=4,
         )  # fmt: skip
         num_rows = rows.bounds.shape[1]
         bind_rows[(num_rows // _ROWS,)](

@@ -7,7 +7,7 @@ All columns are int64[stride], an entry per slot; behind them stand the clauses 
     terms           index and factor of each term, see `places.py`
     levels          its running number of each level, in each scope, that a test compares
     clauses         [clauses, 8]: scope, regions of its queries, of its keys (a bit each), its
-                    limits [first, stop)
+                    first limit, the first of them that is of a level, the one behind the last
     limits          [limits, 16]: the coordinate, then low and high end
     an end          [5]: coordinate, modulus or 0, divisor, scale, offset; -1 and an offset of
                     ±2^40 where it is open
@@ -37,6 +37,7 @@ Int64Array = NDArray[np.int64]
 _CLAUSE, _LIMIT = 8, 16  # numbers of each
 _MAX_REGIONS = 62  # bits
 _OPEN = (-1, 0, 1, 1)
+_LEVEL = 2  # coordinates from here on are levels
 
 
 def check(form: ClosedForm) -> None:
@@ -205,10 +206,11 @@ def _write_clauses(
     for i, clause in enumerate(shape.form.clauses):
         scope = clause.scope or WHOLE
         masks = [_bits(shape.slots, regions) for regions in (clause.queries, clause.keys)]
-        numbers = (shape.scopes.index(scope), *masks, at, at + len(clause.tests))
-        clauses[i * _CLAUSE : i * _CLAUSE + 5] = numbers
-        for test in clause.tests:
-            line = _limit_numbers(shape, clause, test, names)
+        lines = sorted(_limit_numbers(shape, clause, test, names) for test in clause.tests)
+        first_level = at + sum(kind < _LEVEL for kind, *_ in lines)
+        numbers = (shape.scopes.index(scope), *masks, at, first_level, at + len(lines))
+        clauses[i * _CLAUSE : i * _CLAUSE + 6] = numbers
+        for line in lines:
             limits[at * _LIMIT : at * _LIMIT + len(line)] = line
             at += 1
 
@@ -229,7 +231,9 @@ def _limit_numbers(
 
 def _kind(shape: TableShape, coordinate: str, scope: str) -> int:
     fixed = {"pos": 0, "offset": 1}
-    return fixed[coordinate] if coordinate in fixed else 2 + shape.levels.index((coordinate, scope))
+    if coordinate in fixed:
+        return fixed[coordinate]
+    return _LEVEL + shape.levels.index((coordinate, scope))
 
 
 def _end_numbers(

@@ -19,6 +19,7 @@ from cmask.runtime.derive.bound import bind
 from cmask.runtime.derive.sizes import BindError
 from cmask.runtime.mask import Mask, load
 from cmask.runtime.on_device.lengths import CuSeqlens
+from cmask.runtime.on_device.lists import CapacityDescriptor
 from cmask.runtime.on_device.plan import CapacityError
 from support.attending import DEVICE
 from support.device_masks import bindable_masks, check_lists, check_rows, device_plan
@@ -153,6 +154,46 @@ def test_new_block_shapes_are_filled_with_what_is_bound() -> None:
         check_lists(plan, mask.bind(text=[100, 90, 80]).bound, *shape)
 
 
+def test_lists_by_key_are_made_when_they_are_asked_for() -> None:
+    """A plan that is not trained binds without; one that is from then on keeps them up to date."""
+    mask = shipped("causal_documents")
+    plan = mask.plan(300, instances={"document": 3}, device=DEVICE).bind_(text=lengths(100, 90, 80))
+    found = plan.device_descriptor(16, 16)
+    assert isinstance(found, CapacityDescriptor)
+    plan.bind_(text=lengths(10, 20, 30))
+    assert not found.has_lists_by_key and not found.by_key.counts.any()
+    check_lists(plan, mask.bind(text=[10, 20, 30]).bound, 16, 16)
+    plan.bind_(text=lengths(200, 0, 90))
+    check_lists(plan, mask.bind(text=[200, 0, 90]).bound, 16, 16)
+
+
+def test_a_key_block_is_seen_by_more_queries_than_a_word_has_bits() -> None:
+    mask = shipped("prefix_lm")
+    tokens = 16 * 70
+    plan = mask.plan(tokens, device=DEVICE)
+    for prefix in (0, 16 * 33 + 5, 16 * 64):
+        plan.bind_(prefix=prefix, body=tokens - prefix)
+        check_lists(plan, mask.bind(prefix=prefix, body=tokens - prefix).bound, 16, 16)
+
+
+def test_keys_that_nobody_sees_are_not_read() -> None:
+    """In the middle of a block, over several, and behind the last one that is bound."""
+    mask = shipped("cross_attention")
+    plan = mask.plan((200, 600), instances={"pair": 3}, device=DEVICE)
+    for target, source in (
+        ([3, 0, 5], [130, 7, 37]),
+        ([3, 0, 50], [127, 300, 37]),
+        ([0, 1, 0], [256, 128, 128]),
+        ([0, 0, 0], [20, 30, 40]),
+        ([60, 60, 60], [200, 200, 200]),
+    ):
+        plan.bind_(target=lengths(*target), source=lengths(*source))
+        plan.check()
+        bound = mask.bind(target=target, source=source).bound
+        check_rows(plan, bound)
+        check_lists(plan, bound, 64, 32)
+
+
 @pytest.mark.parametrize(
     ("room", "text", "reason"),
     [
@@ -178,6 +219,8 @@ def test_lists_that_do_not_fit_are_empty() -> None:
     mask = shipped("sink_window")
     plan = mask.plan(128, runs_per_block=1, device=DEVICE)
     lists = plan.device_descriptor(16, 16)
+    assert isinstance(lists, CapacityDescriptor)
+    lists.fill_by_key()
     plan.bind_(text=128, left=40, sink=3)
     with pytest.raises(CapacityError, match="runs_per_block"):
         plan.check()

@@ -14,12 +14,14 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from cmask.runtime.kernels.triton_bind_blocks import mark_read_keys, runs_by_key, runs_by_query
+from cmask.runtime.kernels.triton_bind_blocks import runs_by_query
+from cmask.runtime.kernels.triton_bind_keys import mark_blocks, mark_read_keys, runs_by_key
 from cmask.runtime.kernels.triton_bind_order import order_items
 from cmask.runtime.kernels.triton_bind_rows import bind_rows, bind_segments
 from support.ahead import compile_measured, report
 
 NARROW = ("BOUNDS", "RUNS", "COUNTS", "OFFSETS", "ENTRIES", "ERRORS", "ITEMS", "KEY_IS_READ")
+NARROW += ("BITS", "FURTHEST", "FURTHEST_OF_BLOCK")
 SHAPES = ((128, 128), (64, 128), (32, 32))
 
 
@@ -30,11 +32,12 @@ def kernels() -> Iterator[tuple[Any, dict[str, Any], int]]:
         yield bind_rows, {"NUM_INTERVALS": intervals, "KEPT": 8, "ROWS": 128}, 4
         for m, n in SHAPES if intervals == 4 else SHAPES[:1]:
             shape = {"NUM_INTERVALS": intervals, "BLOCK_M": m, "BLOCK_N": n}
-            yield runs_by_query, {**shape, "WRITE": False}, 1
-            yield runs_by_query, {**shape, "WRITE": True}, 1
-            yield mark_read_keys, shape, 4
+            for write, marks in ((False, False), (False, True), (True, False)):
+                yield runs_by_query, {**shape, "WRITE": write, "MARKS": marks, "KEYS": 128}, 1
+    yield mark_blocks, {"BLOCK": 128}, 4
     for write in (False, True):
-        yield runs_by_key, {"WRITE": write, "BLOCK": 128}, 1
+        yield runs_by_key, {"WRITE": write, "BLOCK": 32}, 1
+    yield mark_read_keys, {"BLOCK": 1024, "KEYS": 128}, 4
     yield order_items, {"PARTIAL_COST": 1.2, "OWNERS": 32, "OTHERS": 128, "HEADS": 32}, 4
 
 
@@ -42,7 +45,7 @@ def compile_one(kernel: Any, constants: dict[str, Any], warps: int, target: int)
     """Resources of one kernel."""
     signature: dict[str, str] = {}
     for name in kernel.arg_names:
-        pointer = "*i32" if name.removeprefix("QUERY_") in NARROW else "*i64"
+        pointer = "*i32" if name in NARROW else "*i64"
         signature[name] = pointer if name.isupper() else "i32"
     signature |= dict.fromkeys(constants, "constexpr")
     aligned = {

@@ -113,6 +113,8 @@ def check_lists(plan: DevicePlan, bound: BoundMask, block_m: int, block_n: int) 
     expected = bound.descriptor(block_m, block_n, "bounds")
     found = plan.device_descriptor(block_m, block_n)
     assert isinstance(found, CapacityDescriptor)
+    if not found.has_lists_by_key:  # those that there are must be up to date
+        found.fill_by_key()
     kinds = np.zeros((found.by_query.num_owners, found.by_key.num_owners), np.int8)
     for kind, runs in enumerate(_runs_of(expected.by_query), FULL):
         for owner, first, stop in (
