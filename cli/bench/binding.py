@@ -67,6 +67,7 @@ def with_device(binding: Binding, cost: DeviceCost) -> Binding:
     return replace(
         binding,
         device_ms=cost.ms,
+        device_trained_ms=cost.trained_ms,
         device_host_us=cost.host_us,
         device_peak=cost.peak,
         device_why=cost.why,

@@ -33,13 +33,15 @@ GPU = Timer()
 class DeviceCost:
     """Of one `bind_`: GPU time [ms], host time [µs], device memory [bytes]; or why there is none.
 
-    ms    in a CUDA graph, the copy of the host's table that each replay makes included
-    peak  the most that was held while binding, the plan included
+    ms          in a CUDA graph, the copy of the host's table that each replay makes included
+    trained_ms  likewise, where a backward needs its lists, too
+    peak        the most that was held while binding, the plan included
     """
 
     ms: float | None = None
     host_us: float | None = None
     peak: int | None = None
+    trained_ms: float | None = None
     why: str = ""
 
 
@@ -66,9 +68,13 @@ def _cost(p: Problem, timer: Timer) -> DeviceCost:
     peak = _peak(call, before) if p.q.is_cuda else None
     host_us = timer.host_us(call)
     ms = timer.gpu_ms(call)  # last: once a graph holds it, each call copies the host's table
+    q, k, v = (x.detach().requires_grad_() for x in (p.q, p.k, p.v))
+    attention(q, k, v, plan)
+    call()
+    trained_ms = timer.gpu_ms(call)
     plan.check()
     why = difference(plan, p.plan.bound)
-    return DeviceCost(why=f"DIFFERS: {why}") if why else DeviceCost(ms, host_us, peak)
+    return DeviceCost(why=f"DIFFERS: {why}") if why else DeviceCost(ms, host_us, peak, trained_ms)
 
 
 def _peak(call: Call, before: int) -> int:

@@ -99,17 +99,23 @@ def difference(plan: DevicePlan, bound: BoundMask) -> str:
         rows[: 2 * len(expected), : bound.q_len] = expected.reshape(-1, bound.q_len)
     if expected is None or not np.array_equal(rows, found):
         return "the rows are not those of the host's plan"
-    blocks = plan.device_descriptor(*plan.forward_shape)
-    assert isinstance(blocks, CapacityDescriptor)
-    lists = bound.descriptor(*plan.forward_shape, "bounds").by_query
+    made = plan.descriptors or (plan.device_descriptor(*plan.forward_shape),)
+    is_same = all(_is_hosts(blocks, bound) for blocks in made)
+    return "" if is_same else "the blocks are not those of the host's plan"
+
+
+def _is_hosts(blocks: CapacityDescriptor, bound: BoundMask) -> bool:
+    """Whether lists of one block shape are the host's."""
+    lists = bound.descriptor(blocks.host.block_m, blocks.host.block_n, "bounds").by_query
     owners, others = blocks.by_query.num_owners, blocks.by_key.num_owners
     kinds = np.zeros((owners, others + 1), np.int32)
     _add(kinds, lists.full_offsets, lists.full_runs, _FULL)
     _add(kinds, lists.bounds_offsets, lists.bounds_runs, _PARTIAL)
     kinds = kinds.cumsum(1)[:, :-1]
-    sides = ((blocks.by_query, kinds), (blocks.by_key, kinds.T))
-    is_same = all(np.array_equal(_kinds(side, want.shape), want) for side, want in sides)
-    return "" if is_same else "the blocks are not those of the host's plan"
+    sides = [(blocks.by_query, kinds)]
+    if blocks.has_lists_by_key:
+        sides.append((blocks.by_key, kinds.T))
+    return all(np.array_equal(_kinds(side, want.shape), want) for side, want in sides)
 
 
 def _kinds(side: OneSide, shape: tuple[int, ...]) -> NDArray[np.int32]:

@@ -140,6 +140,13 @@ def _device(group: Group, notes: Notes) -> str:
     return _why(binding.device_why, notes)
 
 
+def _device_trained(group: Group, notes: Notes) -> str:
+    binding = _binding(group)
+    if binding.device_trained_ms is not None:
+        return f"{binding.device_trained_ms * 1e3:.1f}"
+    return _why(binding.device_why, notes)
+
+
 def _device_host(group: Group, notes: Notes) -> str:
     binding = _binding(group)
     if binding.device_host_us is not None:
@@ -150,6 +157,7 @@ def _device_host(group: Group, notes: Notes) -> str:
 # without figures of it, as in runs that were made before it was measured, no columns
 _ON_DEVICE: tuple[Column, ...] = (
     ("cmask bind_, GPU µs (peak)", _device),
+    ("with gradients, GPU µs", _device_trained),
     ("host µs", _device_host),
 )
 

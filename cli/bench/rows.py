@@ -86,6 +86,7 @@ class Binding:
     ours            `Mask.bind` for new lengths, block lists put on the device
     eager, compiled  FlexAttention's create_block_mask
     device          one `plan.bind_` of the same lengths, in tensors: GPU time
+    device_trained  likewise, with the lists of the backward
     device_host_us  what it costs the host to launch that [µs]
     *_peak          the most device memory that was held meanwhile, beyond what was held before;
                     of `device` with the plan itself
@@ -106,6 +107,7 @@ class Binding:
     device_ms: float | None = None
     device_host_us: float | None = None
     device_peak: int | None = None
+    device_trained_ms: float | None = None
     device_why: str = ""
 
 

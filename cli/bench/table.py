@@ -123,6 +123,8 @@ def _on_device(binding: Binding) -> list[str]:
     if binding.device_ms is not None:
         host = _number(binding.device_host_us, 0)
         said = f"{binding.device_ms * 1e3:.1f} µs of GPU, {host} µs of host"
+        if binding.device_trained_ms is not None:
+            said += f", {binding.device_trained_ms * 1e3:.1f} µs with gradients"
         said += _peak(binding.device_peak)
     return [cut(f"  bind_ on the device: {said}")] if said else []
 

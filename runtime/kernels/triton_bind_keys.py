@@ -59,7 +59,7 @@ def _count_bits(x):
 
 @triton.jit
 def _write_bits(ENTRIES, at, bits, count, block):
-    """Where the first `count` bits of each word stand, from its entry `at` on; `block`: of bit 0."""
+    """Where the first `count` bits of each word stand, from entry `at` on; `block`: of bit 0."""
     for i in range(0, tl.max(count)):
         below = bits - 1
         tl.store(ENTRIES + 2 * (at + i), block + _count_bits(below & ~bits), mask=i < count)

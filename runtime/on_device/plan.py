@@ -11,7 +11,6 @@ from torch import Tensor
 from cmask.runtime.closed_form import ClosedForm
 from cmask.runtime.derive.boxes import GridRows
 from cmask.runtime.derive.tokens import WHOLE
-from cmask.runtime.kernels.device import DeviceDescriptor
 from cmask.runtime.kernels.operator import on_device_of
 from cmask.runtime.kernels.prepare import CallKind, Prepared
 from cmask.runtime.kernels.triton_bind_blocks import TOO_MANY_RUNS
@@ -216,7 +215,12 @@ class DevicePlan:
         """int32[2 * intervals, rows]: start_0, stop_0, start_1, … of each row; [0, 0): none."""
         return self._rows.bounds
 
-    def device_descriptor(self, block_m: int, block_n: int) -> DeviceDescriptor:
+    @property
+    def descriptors(self) -> tuple[CapacityDescriptor, ...]:
+        """Of the block shapes that were asked for."""
+        return tuple(self._descriptors.values())
+
+    def device_descriptor(self, block_m: int, block_n: int) -> CapacityDescriptor:
         """The lists of one block shape; allocated and filled when first asked for."""
         key = (block_m, block_n)
         if key not in self._descriptors:

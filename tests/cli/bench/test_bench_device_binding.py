@@ -42,7 +42,7 @@ SHARED = """mask shared {
     sizes { prompt = 3 }
 }
 """
-FIGURES = DeviceCost(0.0834, 141.2, 1258291)
+FIGURES = DeviceCost(0.0834, 141.2, 1258291, trained_ms=0.0987)
 REFUSED = DeviceCost(why="refused: `image` is a grid")
 
 
@@ -80,7 +80,7 @@ def test_every_case_is_bound_on_the_device_or_refused_in_words(name: str) -> Non
     assert found.why == ""
     assert (found.ms, found.host_us) == (0.08, 150.0)
     assert (found.peak is None) == (DEVICE == "cpu")
-    assert fake.asked == ["host", "gpu"]  # a call that a graph holds copies more than others
+    assert fake.asked == ["host", "gpu", "gpu"]  # a call that a graph holds copies more than others
 
 
 def test_lengths_are_those_of_the_case() -> None:
@@ -104,8 +104,9 @@ def test_another_mask_than_the_hosts_has_no_figures(monkeypatch: pytest.MonkeyPa
     plan, lengths = plan_for(mask, bound, torch.device(DEVICE))
     plan.bind_(**lengths)
     lists = plan.device_descriptor(*plan.forward_shape)
+    lists.fill_by_key()
     assert difference(plan, bound) == ""
-    lists.by_key.entries[:, 1] -= 1  # type: ignore[attr-defined]
+    lists.by_key.entries[:, 1] -= 1
     assert difference(plan, bound) == "the blocks are not those of the host's plan"
     plan.bounds[1, 3] += 1
     assert difference(plan, bound) == "the rows are not those of the host's plan"
@@ -183,15 +184,16 @@ def rows_of(*costs: DeviceCost | None) -> list[list[str]]:
 @pytest.mark.usefixtures("_elsewhere")
 def test_a_page_has_its_columns_where_some_mask_has_figures() -> None:
     head, _, first, refused, without, _, *notes = rows_of(FIGURES, REFUSED, None)
-    assert head[1:5] == [
+    assert head[1:6] == [
         "cmask bind, ms (peak)",
         "cmask bind_, GPU µs (peak)",
+        "with gradients, GPU µs",
         "host µs",
         "create_block_mask compiled, ms (peak)",
     ]
-    assert first[1:5] == ["12.0", "83.4 (1.2 MiB)", "141", "1.0"]
-    assert refused[2:4] == ["refused¹", "refused¹"]
-    assert without[2:4] == ["–²", "–²"]
+    assert first[1:6] == ["12.0", "83.4 (1.2 MiB)", "98.7", "141", "1.0"]
+    assert refused[2:5] == ["refused¹"] * 3
+    assert without[2:5] == ["–²"] * 3
     assert notes[:2] == [["¹ \\`image\\` is a grid."], ["² Not measured."]]
 
 

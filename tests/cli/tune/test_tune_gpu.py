@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,22 @@ def test_a_mask_is_tuned_and_its_calls_take_the_winners(tmp_path: Path) -> None:
     chosen = groups[0]["winner"][0]
     launch = next(p for kind, p in plan.prepared.items() if kind.configs is None).launches[0]
     assert (launch.block_m, launch.block_n) == (chosen["block_m"], chosen["block_n"])
+
+
+def test_ctrl_c_ends_with_130_and_a_whole_artifact(tmp_path: Path) -> None:
+    command = [sys.executable, "-u", "-m", "cmask.cli", "tune", "causal", *ARGUMENTS]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stderr is not None
+        for line in running.stderr:
+            if "bwd" in line or "backward" in line:  # the forward has been measured
+                break
+        time.sleep(2)
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=120)
+    assert running.returncode == 130, err[-2000:]
+    assert "interrupted" in out + err
+    assert "Traceback" not in err
+    plan = load(tmp_path / "causal.cmaskc").bind(device="cuda")
+    assert {stored.direction for stored in plan.measured} == {"forward"}
