@@ -1,7 +1,8 @@
 """Row intervals -> runs of full and partial key blocks of every query block, on the device.
 
 Two launches of one kernel: the first counts the runs of each query block, the second finds them
-again and writes them behind those of the blocks before.  The kind of key blocks changes only where
+again and writes them behind those of the blocks before (between them, where blocks are many,
+`place_runs` adds up).  The kind of key blocks changes only where
 some row's interval begins or ends, so a program goes from one change to the next.
 
 Where the runs do not fit, all lists are left empty, and an error is set: kernels count blocks in
@@ -19,21 +20,46 @@ _FULL = tl.constexpr(2)
 _PARTIAL = tl.constexpr(1)
 
 
+@triton.jit(do_not_specialize=["num_owners"])
+def place_runs(RUNS, PLACES, num_owners, BLOCK: tl.constexpr):
+    """PLACES, int32[2, num_owners + 1]: full and partial runs of earlier owners, and of all.
+
+    One program, for owners so many that each would take longer to add up those before it.
+    """
+    for kind in tl.static_range(2):
+        before = 0
+        to = PLACES + kind * (num_owners + 1)
+        for first in range(0, num_owners, BLOCK):
+            i = first + tl.arange(0, BLOCK)
+            runs = tl.load(RUNS + kind * num_owners + i, mask=i < num_owners, other=0)
+            tl.store(to + i, before + tl.cumsum(runs, 0) - runs, mask=i < num_owners)
+            before += tl.sum(runs)
+        tl.store(to + num_owners, before)
+
+
 @triton.jit
-def places(RUNS, owner, num_owners, BLOCK: tl.constexpr):
+def places(RUNS, PLACES, owner, num_owners, PLACED: tl.constexpr):
     """Full and partial runs of the owners before this one, and of all."""
-    full = 0
-    partial = 0
-    all_full = 0
-    all_partial = 0
-    for first in range(0, num_owners, BLOCK):
-        i = first + tl.arange(0, BLOCK)
-        runs = tl.load(RUNS + i, mask=i < num_owners, other=0)
-        all_full += tl.sum(runs)
-        full += tl.sum(tl.where(i < owner, runs, 0))
-        runs = tl.load(RUNS + num_owners + i, mask=i < num_owners, other=0)
-        all_partial += tl.sum(runs)
-        partial += tl.sum(tl.where(i < owner, runs, 0))
+    BLOCK: tl.constexpr = 256
+    if PLACED:
+        partial_places = PLACES + num_owners + 1
+        full = tl.load(PLACES + owner)
+        partial = tl.load(partial_places + owner)
+        all_full = tl.load(PLACES + num_owners)
+        all_partial = tl.load(partial_places + num_owners)
+    else:
+        full = 0
+        partial = 0
+        all_full = 0
+        all_partial = 0
+        for first in range(0, num_owners, BLOCK):
+            i = first + tl.arange(0, BLOCK)
+            runs = tl.load(RUNS + i, mask=i < num_owners, other=0)
+            all_full += tl.sum(runs)
+            full += tl.sum(tl.where(i < owner, runs, 0))
+            runs = tl.load(RUNS + num_owners + i, mask=i < num_owners, other=0)
+            all_partial += tl.sum(runs)
+            partial += tl.sum(tl.where(i < owner, runs, 0))
     return full, partial, all_full, all_partial
 
 
@@ -62,6 +88,7 @@ def finish(RUNS, COUNTS, OFFSETS, ERRORS, sizes, found, at, fits, WRITE: tl.cons
 def runs_by_query(
     BOUNDS,  # int32[2 * NUM_INTERVALS, num_rows]
     RUNS,  # int32[2, num_owners]: full and partial runs of each; written without WRITE
+    PLACES,  # int32[2, num_owners + 1], with PLACED: as `place_runs` writes them
     COUNTS,  # int32[2, num_owners], written: blocks in them
     OFFSETS,  # int32[3, num_owners + 1], written but for the last row
     ENTRIES,  # int32[2 * capacity, 2], written: full runs, and from `capacity` on partial ones
@@ -76,6 +103,7 @@ def runs_by_query(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     WRITE: tl.constexpr,
+    PLACED: tl.constexpr,
     MARKS: tl.constexpr,
     KEYS: tl.constexpr,
 ):
@@ -108,7 +136,7 @@ def runs_by_query(
     partial_at = 0
     fits = num_owners > 0
     if WRITE:
-        full_at, partial_at, all_full, all_partial = places(RUNS, owner, num_owners, 1024)
+        full_at, partial_at, all_full, all_partial = places(RUNS, PLACES, owner, num_owners, PLACED)
         fits = (all_full <= capacity) & (all_partial <= capacity)
     full = 0
     partial = 0

@@ -70,6 +70,7 @@ def _write_bits(ENTRIES, at, bits, count, block):
 def runs_by_key(
     BITS,  # int32[2, num_owners, num_words]
     RUNS,  # these as in `runs_by_query`, by key block
+    PLACES,
     COUNTS,
     OFFSETS,
     ENTRIES,
@@ -78,6 +79,7 @@ def runs_by_key(
     num_owners,
     capacity,
     WRITE: tl.constexpr,
+    PLACED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """The runs of query blocks of one key block."""
@@ -86,7 +88,7 @@ def runs_by_key(
     partial_at = 0
     fits = num_owners > 0
     if WRITE:
-        full_at, partial_at, all_full, all_partial = places(RUNS, owner, num_owners, 1024)
+        full_at, partial_at, all_full, all_partial = places(RUNS, PLACES, owner, num_owners, PLACED)
         fits = (all_full <= capacity) & (all_partial <= capacity)
     keeps = fits.to(tl.int32)
     runs = (0, 0)

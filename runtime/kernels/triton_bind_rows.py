@@ -20,6 +20,7 @@ _EMPTY = tl.constexpr(2**31 - 1)  # the start of an interval that is none
 _FAR = tl.constexpr(2**40)  # beyond every coordinate, as on the host
 _LIMIT = tl.constexpr(16)  # numbers of a limit
 _CLAUSE = tl.constexpr(8)  # numbers of a clause
+_SLOTS = tl.constexpr(32)  # region instances that are looked at together
 
 
 @triton.jit(do_not_specialize=["num_slots", "stride", "q_capacity", "kv_capacity", "num_blocks"])
@@ -124,6 +125,28 @@ def _unite(starts, stops, lost, start, stop, seen, KEPT: tl.constexpr):
 
 
 @triton.jit
+def _members(VALUES, REGIONS, regions, first_slot, stop_slot):
+    """A bit for each of 32 region instances: of one of `regions`, and not empty; int64."""
+    bit = tl.arange(0, _SLOTS)
+    slot = first_slot + bit
+    inside = slot < stop_slot
+    length = tl.load(VALUES + slot, mask=inside, other=0)
+    region = tl.load(REGIONS + slot, mask=inside, other=0)
+    is_member = inside & (((regions >> region) & 1) != 0) & (length > 0)
+    return tl.sum(is_member.to(tl.int64) << bit.to(tl.int64))
+
+
+@triton.jit
+def _log2(power):
+    """Of a power of two below 2^32."""
+    found = ((power & 0xFFFF0000) != 0).to(tl.int32) * 16
+    found += ((power & 0xFF00FF00) != 0).to(tl.int32) * 8
+    found += ((power & 0xF0F0F0F0) != 0).to(tl.int32) * 4
+    found += ((power & 0xCCCCCCCC) != 0).to(tl.int32) * 2
+    return found + ((power & 0xAAAAAAAA) != 0).to(tl.int32)
+
+
+@triton.jit
 def _slots_of_rows(Q_START, row, num_slots, search_steps, ROWS: tl.constexpr):
     """The last region instance that begins at or before each row: it holds the row."""
     low = tl.zeros([ROWS], tl.int32)
@@ -205,14 +228,17 @@ def bind_rows(
             offset_high = tl.where(kind == 1, tl.minimum(offset_high, high), offset_high)
         from_slot = tl.min(tl.where(active, first, num_slots)).to(tl.int32)
         to_slot = tl.max(stop).to(tl.int32)
-        for key_slot in range(from_slot, to_slot):
-            # all loads together: one after another they would be most of the time
-            length = tl.load(VALUES + key_slot)
-            member = (key_regions >> tl.load(REGIONS + key_slot)) & 1
-            step = tl.load(STEPS + key_slot)
-            at = tl.load(POS + key_slot) - base  # `pos` of its first key in the row's scope
-            before = tl.load(BEFORE + key_slot)
-            if member * length > 0:
+        for first_slot in range(from_slot, to_slot, _SLOTS):
+            members = _members(VALUES, REGIONS, key_regions, first_slot, to_slot)
+            while members != 0:
+                lowest = members & -members
+                members ^= lowest
+                key_slot = first_slot + _log2(lowest)
+                # all loads together: one after another they would be most of the time
+                length = tl.load(VALUES + key_slot)
+                step = tl.load(STEPS + key_slot)
+                at = tl.load(POS + key_slot) - base  # `pos` of its first key in the row's scope
+                before = tl.load(BEFORE + key_slot)
                 seen = active & (first <= key_slot) & (key_slot < stop)
                 seen &= (step != 0) | ((pos_low <= at) & (at < pos_high))
                 begin = tl.where(step != 0, pos_low - at, 0)

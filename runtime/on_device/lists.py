@@ -10,15 +10,17 @@ import torch
 from torch import Tensor
 
 from cmask.runtime.derive.describe import PARTIAL_COST
+from cmask.runtime.derive.sizes import BindError
 from cmask.runtime.descriptor import BlockLists, Descriptor
 from cmask.runtime.kernels.device import DeviceDescriptor, Side, Walk
 from cmask.runtime.kernels.parts import Lists
-from cmask.runtime.kernels.triton_bind_blocks import runs_by_query
+from cmask.runtime.kernels.triton_bind_blocks import place_runs, runs_by_query
 from cmask.runtime.kernels.triton_bind_keys import WORD, mark_blocks, mark_read_keys, runs_by_key
 from cmask.runtime.kernels.triton_bind_order import order_items
 
 KEYS = 128  # of a program that looks which are read
-_BLOCKS = 128  # key blocks that a program of `mark_blocks` looks at
+_BLOCKS = 32  # key blocks that a program of `mark_blocks` looks at: one in a thread
+_FEW = 1024  # owners that each add up the runs of those before
 _WORDS = 32  # of bits that a program of `runs_by_key` looks at together
 
 
@@ -31,6 +33,7 @@ class Rows:
     errors  int32[1]
 
     furthest           int32[keys], furthest_of_block int32[keys / KEYS]: see `mark_read_keys`
+    captured           tables on the host that a caller's CUDA graphs copy from
     """
 
     q_capacity: int
@@ -41,6 +44,20 @@ class Rows:
     key_is_read: Tensor
     furthest: Tensor
     furthest_of_block: Tensor
+    captured: list[Tensor] = field(default_factory=list)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies, which no graph binds."""
+        return {**self.__dict__, "captured": []}
+
+    def check_not_captured(self, what: str) -> None:
+        """Raise `BindError` if a graph binds the plan that would not fill these lists, too."""
+        captures = self.bounds.is_cuda and torch.cuda.is_current_stream_capturing()
+        if self.captured and not captures:
+            raise BindError(
+                f"a CUDA graph was captured with `bind_` of this plan, which fills no lists of "
+                f"{what}: attend once like this, before the capture"
+            )
 
     @property
     def num_intervals(self) -> int:
@@ -53,6 +70,7 @@ class OneSide:
     """The lists of one direction.
 
     runs      int32[2, owners]: full and partial runs of each
+    places    int32[2, owners + 1]: those of the owners before, and of all, where owners are many
     counts    int32[2, owners]: blocks in them
     offsets   int32[3, owners + 1]: as in `Launch`; there are no patterns
     entries   int32[2 * capacity, 2]: full runs, and from `capacity` on partial ones
@@ -60,6 +78,7 @@ class OneSide:
 
     capacity: int
     runs: Tensor
+    places: Tensor
     counts: Tensor
     offsets: Tensor
     entries: Tensor
@@ -72,6 +91,7 @@ class OneSide:
         return OneSide(
             capacity,
             runs,
+            torch.zeros(2, owners + 1, dtype=torch.int32, device=device),
             torch.zeros_like(runs),
             offsets.repeat(1, owners + 1).to(device),
             torch.zeros(2 * capacity, 2, dtype=torch.int32, device=device),
@@ -81,6 +101,16 @@ class OneSide:
     def num_owners(self) -> int:
         """Blocks that have lists."""
         return self.runs.shape[1]
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether `place_runs` adds up runs, not each owner for itself."""
+        return self.num_owners > _FEW
+
+    def place(self) -> None:
+        """Between counting runs and writing them."""
+        if self.is_placed:
+            place_runs[(1,)](self.runs, self.places, self.num_owners, BLOCK=4096, num_warps=8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +163,7 @@ class CapacityDescriptor(DeviceDescriptor):
         key = (by_key, False, num_heads, group)
         if key not in self._walks:
             if by_key and not self.has_lists_by_key:
+                self.rows.check_not_captured("a backward")
                 self.fill_by_key()
             self._walks[key] = _walk_of(self.by_key if by_key else self.by_query, num_heads)
             self._order(key)
@@ -161,11 +192,13 @@ class CapacityDescriptor(DeviceDescriptor):
         shape = {"NUM_INTERVALS": rows.num_intervals, "BLOCK_M": block_m, "BLOCK_N": block_n}
         query, num_rows = self.by_query, rows.bounds.shape[1]
         for write in (False, True):
+            if write:
+                query.place()
             runs_by_query[(query.num_owners,)](
-                rows.bounds, query.runs, query.counts, query.offsets, query.entries, rows.errors,
-                rows.furthest, rows.furthest_of_block, query.num_owners, query.capacity, num_rows,
-                rows.q_capacity, **shape, WRITE=write, MARKS=marks_keys and not write, KEYS=KEYS,
-                num_warps=1,
+                rows.bounds, query.runs, query.places, query.counts, query.offsets, query.entries,
+                rows.errors, rows.furthest, rows.furthest_of_block, query.num_owners,
+                query.capacity, num_rows, rows.q_capacity, **shape, WRITE=write,
+                PLACED=query.is_placed, MARKS=marks_keys and not write, KEYS=KEYS, num_warps=1,
             )  # fmt: skip
         if marks_keys:
             mark_read_keys[(len(rows.furthest_of_block),)](
@@ -182,12 +215,15 @@ class CapacityDescriptor(DeviceDescriptor):
             self._bits.append(torch.zeros(2, key.num_owners, num_words, **like))
         mark_blocks[(num_words, -(-key.num_owners // _BLOCKS))](
             query.offsets, query.entries, self._bits[0], query.num_owners, key.num_owners,
-            num_words, BLOCK=_BLOCKS, num_warps=4,
+            num_words, BLOCK=_BLOCKS, num_warps=1,
         )  # fmt: skip
         for write in (False, True):
+            if write:
+                key.place()
             runs_by_key[(key.num_owners,)](
-                self._bits[0], key.runs, key.counts, key.offsets, key.entries, self.rows.errors,
-                num_words, key.num_owners, key.capacity, WRITE=write, BLOCK=_WORDS, num_warps=1,
+                self._bits[0], key.runs, key.places, key.counts, key.offsets, key.entries,
+                self.rows.errors, num_words, key.num_owners, key.capacity,
+                WRITE=write, PLACED=key.is_placed, BLOCK=_WORDS, num_warps=1,
             )  # fmt: skip
 
     def _order(self, key: tuple[bool, bool, int, int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +27,12 @@ from cmask.runtime.lasting import lasting
 from cmask.runtime.on_device.kinds import Kind, Kinds
 from cmask.runtime.on_device.lists import KEYS, CapacityDescriptor, Rows
 from cmask.runtime.on_device.places import MAX_TERMS, step_of
-from cmask.runtime.on_device.replay import Replay, check_kernels_run, recorder_for
+from cmask.runtime.on_device.replay import (
+    Replay,
+    check_kernels_run,
+    launch_beside,
+    recorder_for,
+)
 from cmask.runtime.on_device.room import Room, check_room
 from cmask.runtime.on_device.slots import slots_at
 from cmask.runtime.on_device.table import TableShape, check
@@ -76,7 +82,6 @@ class DevicePlan:
         self._shape = TableShape.of(form, slots_at(form, room.instances))
         self._descriptors: dict[tuple[int, int], CapacityDescriptor] = {}
         self._kind: Kind | None = None  # whose table is on the device
-        self._captured: list[Tensor] = []  # tables on the host that graphs copy from
         with lasting():
             self._allocate(torch.device(device))
         self._kinds = Kinds(self._shape, fixed, self._on_device)
@@ -110,7 +115,7 @@ class DevicePlan:
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies, which have tables of their own: views of one that was pickled are none."""
-        of_this_plan: dict[str, Any] = {"_parts": {}, "_kind": None, "_captured": [], "ready": {}}
+        of_this_plan: dict[str, Any] = {"_parts": {}, "_kind": None, "ready": {}}
         return {**self.__dict__, **of_this_plan}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -139,8 +144,8 @@ class DevicePlan:
         with on_device_of(self._on_device):
             captures = self._on_device.is_cuda and torch.cuda.is_current_stream_capturing()
             if captures:  # replays copy again, and others must not rely on what they find
-                self._captured.append(kind.source)
-            if self._captured or kind is not self._kind:
+                self._rows.captured.append(kind.source)
+            if self._rows.captured or kind is not self._kind:
                 self._on_device.copy_(kind.source, non_blocking=True)
                 self._kind = kind
             kind.write(tensors)
@@ -178,8 +183,11 @@ class DevicePlan:
             count.bit_length(), NUM_INTERVALS=self.room.intervals, KEPT=_KEPT, ROWS=_ROWS,
             num_warps=4,
         )  # fmt: skip
-        for i, descriptor in enumerate(self._descriptors.values()):
-            descriptor.fill(marks_keys=i == 0)
+        fills = [
+            partial(descriptor.fill, marks_keys=i == 0)
+            for i, descriptor in enumerate(self._descriptors.values())
+        ]
+        launch_beside(fills, self._on_device.device)
 
     # ----------------------------------------------------------------------------- attention
     @property
@@ -224,6 +232,7 @@ class DevicePlan:
         """The lists of one block shape; allocated and filled when first asked for."""
         key = (block_m, block_n)
         if key not in self._descriptors:
+            self._rows.check_not_captured(f"blocks of {block_m} × {block_n}")
             made = CapacityDescriptor.at(self._rows, block_m, block_n, self.room.runs_per_block)
             made.fill(marks_keys=not self._descriptors)
             self._descriptors[key] = made

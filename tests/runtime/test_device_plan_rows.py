@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from cmask.grammar.source import Source
 from cmask.runtime.derive.bound import bind
 from cmask.runtime.derive.sizes import BindError
 from cmask.runtime.mask import Mask, load
+from cmask.runtime.on_device import lists as lists_on_device
 from cmask.runtime.on_device.lengths import CuSeqlens
 from cmask.runtime.on_device.lists import CapacityDescriptor
 from cmask.runtime.on_device.plan import CapacityError
@@ -166,6 +168,34 @@ def test_lists_by_key_are_made_when_they_are_asked_for() -> None:
     check_lists(plan, mask.bind(text=[10, 20, 30]).bound, 16, 16)
     plan.bind_(text=lengths(200, 0, 90))
     check_lists(plan, mask.bind(text=[200, 0, 90]).bound, 16, 16)
+
+
+def test_lists_that_a_captured_graph_does_not_fill_are_refused() -> None:
+    """They would be those of an older binding after each replay: wrong gradients."""
+    plan = shipped("causal").plan(64, device=DEVICE).bind_(text=scalar(50))
+    found = plan.device_descriptor(16, 16)
+    plan._rows.captured.append(torch.zeros(1))  # as a capture does
+    with pytest.raises(BindError, match="no lists of a backward: attend once"):
+        found._walk(True, False, 1, 1)
+    with pytest.raises(BindError, match="no lists of blocks of 16 × 32"):
+        plan.device_descriptor(16, 32)
+    assert plan.device_descriptor(16, 16) is found
+    assert not copy.deepcopy(plan)._rows.captured
+
+
+def test_runs_of_many_blocks_are_placed_by_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lists_on_device, "_FEW", 4)
+    mask = shipped("causal_documents")
+    plan = mask.plan(400, instances={"document": 8}, device=DEVICE)
+    for text in ([100, 90, 80, 0, 60], [5], [1] * 8, [], [0, 400]):
+        plan.bind_(text=text)
+        check_lists(plan, mask.bind(text=text).bound, 16, 16)
+    plan = shipped("sink_window").plan(128, runs_per_block=1, device=DEVICE)
+    lists = plan.device_descriptor(16, 16)
+    plan.bind_(text=128, left=40, sink=3)
+    with pytest.raises(CapacityError, match="runs_per_block"):
+        plan.check()
+    assert not lists.by_query.counts.any()
 
 
 def test_a_key_block_is_seen_by_more_queries_than_a_word_has_bits() -> None:

@@ -14,14 +14,14 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from cmask.runtime.kernels.triton_bind_blocks import runs_by_query
+from cmask.runtime.kernels.triton_bind_blocks import place_runs, runs_by_query
 from cmask.runtime.kernels.triton_bind_keys import mark_blocks, mark_read_keys, runs_by_key
 from cmask.runtime.kernels.triton_bind_order import order_items
 from cmask.runtime.kernels.triton_bind_rows import bind_rows, bind_segments
 from support.ahead import compile_measured, report
 
 NARROW = ("BOUNDS", "RUNS", "COUNTS", "OFFSETS", "ENTRIES", "ERRORS", "ITEMS", "KEY_IS_READ")
-NARROW += ("BITS", "FURTHEST", "FURTHEST_OF_BLOCK")
+NARROW += ("BITS", "PLACES", "FURTHEST", "FURTHEST_OF_BLOCK")
 SHAPES = ((128, 128), (64, 128), (32, 32))
 
 
@@ -33,10 +33,12 @@ def kernels() -> Iterator[tuple[Any, dict[str, Any], int]]:
         for m, n in SHAPES if intervals == 4 else SHAPES[:1]:
             shape = {"NUM_INTERVALS": intervals, "BLOCK_M": m, "BLOCK_N": n}
             for write, marks in ((False, False), (False, True), (True, False)):
-                yield runs_by_query, {**shape, "WRITE": write, "MARKS": marks, "KEYS": 128}, 1
-    yield mark_blocks, {"BLOCK": 128}, 4
-    for write in (False, True):
-        yield runs_by_key, {"WRITE": write, "BLOCK": 32}, 1
+                kind = {"WRITE": write, "PLACED": False, "MARKS": marks, "KEYS": 128}
+                yield runs_by_query, {**shape, **kind}, 1
+    yield place_runs, {"BLOCK": 4096}, 8
+    yield mark_blocks, {"BLOCK": 32}, 1
+    for write, placed in ((False, False), (True, False), (True, True)):
+        yield runs_by_key, {"WRITE": write, "PLACED": placed, "BLOCK": 32}, 1
     yield mark_read_keys, {"BLOCK": 1024, "KEYS": 128}, 4
     yield order_items, {"PARTIAL_COST": 1.2, "OWNERS": 32, "OTHERS": 128, "HEADS": 32}, 4
 
