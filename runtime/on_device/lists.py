@@ -175,9 +175,12 @@ class CapacityDescriptor(DeviceDescriptor):
         return len(self._bits) > 0
 
     @property
-    def num_walks(self) -> int:
-        """How many walks are put in order by `fill`; they only become more."""
-        return len(self._walks)
+    def launches(self) -> tuple[bool, int]:
+        """What tells launches of `fill` apart: lists by key, and how many walks it puts in order.
+
+        They only become more.
+        """
+        return self.has_lists_by_key, len(self._walks)
 
     def fill(self, *, marks_keys: bool) -> None:
         """Lists and work items from the row bounds.  marks_keys: which keys are read, too."""

@@ -149,7 +149,7 @@ class DevicePlan:
                 self._on_device.copy_(kind.source, non_blocking=True)
                 self._kind = kind
             kind.write(tensors)
-            launched = tuple(each.num_walks for each in self._descriptors.values())
+            launched = tuple(each.launches for each in self._descriptors.values())
             self._replay.run(self._fill, launched, plainly=captures)
         return self
 

@@ -130,7 +130,7 @@ def test_a_plan_replays_until_it_is_asked_for_another_block_shape() -> None:
         plan.bind_(text=lengths(*text))
         check(plan, text)
     assert recorder.counts == (1, 2)
-    plan.device_descriptor(16, 16)
+    plan.device_descriptor(16, 16).fill_by_key()
     for text in ([10, 20, 30], [1, 0, 2]):
         plan.bind_(text=lengths(*text))
         check_lists(plan, shipped("causal_documents", 64).bind(text=text).bound, 16, 16)
@@ -138,6 +138,17 @@ def test_a_plan_replays_until_it_is_asked_for_another_block_shape() -> None:
     plan.device_descriptor(16, 16)._walk(False, False, 2, 2)  # another order of work
     plan.bind_(text=lengths(3, 4, 5)).bind_(text=lengths(3, 4, 5))
     assert recorder.counts == (3, 4)
+
+
+def test_lists_that_are_asked_for_later_are_replayed_too() -> None:
+    plan, recorder = documents()
+    found = plan.device_descriptor(16, 16)
+    plan.bind_(text=lengths(10, 20, 30)).bind_(text=lengths(10, 20, 30))
+    found.fill_by_key()
+    for text in ([1, 0, 2], [30, 20, 10]):
+        plan.bind_(text=lengths(*text))
+        check_lists(plan, shipped("causal_documents", 64).bind(text=text).bound, 16, 16)
+    assert recorder.counts == (2, 2)
 
 
 def test_kinds_of_bind_share_what_was_recorded() -> None:
