@@ -24,7 +24,8 @@ triton_backward.py
 triton_decode.py     few queries over a long cache, contiguous or paged
 triton_sums.py       gradients from what the Hopper backward has added up
 triton_bind_rows.py  Triton: lengths -> row bounds, on the device
-triton_bind_blocks.py   row bounds -> runs of blocks in both directions
+triton_bind_blocks.py   row bounds -> runs of key blocks of each query block
+triton_bind_keys.py     these -> runs of query blocks of each key block; keys that are read
 triton_bind_order.py    blocks -> the order of work
 
 gluon_names.py       Gluon's names, whatever the version of Triton

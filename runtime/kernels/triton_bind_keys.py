@@ -49,7 +49,7 @@ def mark_blocks(
 
 
 @triton.jit
-def _count_bits(x):
+def count_bits(x):
     """How many bits of each uint32 are set: sums of 2, 4, 8, then all bits."""
     x -= (x >> 1) & 0x55555555
     x = (x & 0x33333333) + ((x >> 2) & 0x33333333)
@@ -62,7 +62,7 @@ def _write_bits(ENTRIES, at, bits, count, block):
     """Where the first `count` bits of each word stand, from entry `at` on; `block`: of bit 0."""
     for i in range(0, tl.max(count)):
         below = bits - 1
-        tl.store(ENTRIES + 2 * (at + i), block + _count_bits(below & ~bits), mask=i < count)
+        tl.store(ENTRIES + 2 * (at + i), block + count_bits(below & ~bits), mask=i < count)
         bits &= below
 
 
@@ -105,18 +105,18 @@ def runs_by_key(
             bits = tl.load(at, mask=inside, other=0).to(tl.uint32)
             before = tl.load(at - 1, mask=inside & (word > 0), other=0).to(tl.uint32)
             begins = bits & ~((bits << 1) | (before >> 31))
-            num_begins = _count_bits(begins)
+            num_begins = count_bits(begins)
             if WRITE:
                 after = tl.load(at + 1, mask=word + 1 < num_words, other=0).to(tl.uint32)
                 lasts = bits & ~((bits >> 1) | (after << 31))
-                num_lasts = _count_bits(lasts)
+                num_lasts = count_bits(lasts)
                 place = first_entry + begun + tl.cumsum(num_begins, 0) - num_begins
                 _write_bits(ENTRIES, place, begins, num_begins * keeps, word * WORD)
                 place = first_entry + ended + tl.cumsum(num_lasts, 0) - num_lasts
                 _write_bits(ENTRIES + 1, place, lasts, num_lasts * keeps, word * WORD + 1)
                 ended += tl.sum(num_lasts)
             begun += tl.sum(num_begins)
-            seen += tl.sum(_count_bits(bits))
+            seen += tl.sum(count_bits(bits))
         if partial:
             runs = (runs[0], begun)
             blocks = (blocks[0], seen)

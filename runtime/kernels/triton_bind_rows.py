@@ -1,8 +1,9 @@
 """Lengths -> the key intervals of every row, on the device.
 
 bind_segments   one program: tokens before each region instance, and its place in `pos`
-bind_rows       a row a thread: its region instance by binary search, then the clauses that it is
-                a query of, each over the region instances of the row's scope
+bind_rows       a row a thread, a warp a program, so that nothing goes through shared memory: the
+                row's region instance, then the clauses that it is a query of, each over those
+                region instances of the rows' scopes that one of the program's rows may see
 
 Within one region instance `pos` and `offset` go up by 1 a token or stay, and a level is constant:
 each clause shows a row one interval of it, in closed form.  A row's intervals are united as they
@@ -12,6 +13,8 @@ come.  Tables and their columns: see `cmask.runtime.on_device.table`.
 import triton
 import triton.language as tl
 
+from cmask.runtime.kernels.triton_bind_keys import count_bits
+
 TOO_MANY_QUERIES = 1
 TOO_MANY_KEYS = 2
 NEGATIVE_LENGTH = 4
@@ -20,7 +23,6 @@ _EMPTY = tl.constexpr(2**31 - 1)  # the start of an interval that is none
 _FAR = tl.constexpr(2**40)  # beyond every coordinate, as on the host
 _LIMIT = tl.constexpr(16)  # numbers of a limit
 _CLAUSE = tl.constexpr(8)  # numbers of a clause
-_SLOTS = tl.constexpr(32)  # region instances that are looked at together
 
 
 @triton.jit(do_not_specialize=["num_slots", "stride", "q_capacity", "kv_capacity", "num_blocks"])
@@ -94,76 +96,119 @@ def _floor_divide(x, divisor):
 def _end(END, rows, LEVELS, stride):
     """One end of a limit for each row: see `End` of the closed form."""
     slot, pos, offset = rows
-    kind = tl.load(END)
-    x = tl.where(kind == 0, pos, tl.where(kind == 1, offset, 0))
-    if kind >= 2:
-        x = tl.load(LEVELS + (kind - 2) * stride + slot)
-    modulus = tl.load(END + 1)
-    if modulus > 0:
-        x -= _floor_divide(x, modulus) * modulus
-    value = _floor_divide(x, tl.load(END + 2)) * tl.load(END + 3)
-    return tl.where(kind < 0, 0, value) + tl.load(END + 4)
+    # all loads together: one after another they would be most of the time
+    kind, modulus, divisor = tl.load(END), tl.load(END + 1), tl.load(END + 2)
+    scale, value = tl.load(END + 3), tl.zeros_like(pos) + tl.load(END + 4)
+    if kind >= 0:
+        x = tl.where(kind == 0, pos, offset)
+        if kind >= 2:
+            x = tl.load(LEVELS + (kind - 2) * stride + slot)
+        if modulus > 0:
+            x -= _floor_divide(x, modulus) * modulus
+        if divisor > 1:  # rarely, and a division takes a hundred instructions
+            x = _floor_divide(x, divisor)
+        value += x * scale
+    return value
 
 
 @triton.jit
 def _unite(starts, stops, lost, start, stop, seen, KEPT: tl.constexpr):
     """Each row's intervals and one more, where `seen`; those that it touches become one with it.
 
-    starts, stops: int32[ROWS, KEPT], disjoint and not adjacent, in no order.
+    starts, stops: KEPT of int32[ROWS], disjoint and not adjacent, in no order.
     """
-    index = tl.arange(0, KEPT)[None, :]
-    touches = (starts <= stop[:, None]) & (start[:, None] <= stops) & seen[:, None]
-    start = tl.minimum(start, tl.min(tl.where(touches, starts, _EMPTY), 1))
-    stop = tl.maximum(stop, tl.max(tl.where(touches, stops, -1), 1))
-    starts = tl.where(touches, _EMPTY, starts)
-    stops = tl.where(touches, -1, stops)
-    free = tl.min(tl.where(starts == _EMPTY, index, KEPT), 1)
-    put = (index == free[:, None]) & seen[:, None]
-    starts = tl.where(put, start[:, None], starts)
-    stops = tl.where(put, stop[:, None], stops)
-    return starts, stops, lost | (seen & (free == KEPT)).to(tl.int32)
+    hull_start, hull_stop = start, stop
+    touched = ()
+    for i in tl.static_range(KEPT):
+        touches = seen & (starts[i] <= stop) & (start <= stops[i])
+        hull_start = tl.where(touches, tl.minimum(hull_start, starts[i]), hull_start)
+        hull_stop = tl.where(touches, tl.maximum(hull_stop, stops[i]), hull_stop)
+        touched = touched + (touches,)
+    waits = seen  # for a free place
+    new_starts = ()
+    new_stops = ()
+    for i in tl.static_range(KEPT):
+        is_free = touched[i] | (starts[i] == _EMPTY)
+        put = waits & is_free
+        kept_start = tl.where(touched[i], _EMPTY, starts[i])
+        kept_stop = tl.where(touched[i], -1, stops[i])
+        new_starts = new_starts + (tl.where(put, hull_start, kept_start),)
+        new_stops = new_stops + (tl.where(put, hull_stop, kept_stop),)
+        waits = waits & (put == 0)
+    return new_starts, new_stops, lost | waits.to(tl.int32)
 
 
 @triton.jit
-def _members(VALUES, REGIONS, regions, first_slot, stop_slot):
-    """A bit for each of 32 region instances: of one of `regions`, and not empty; int64."""
-    bit = tl.arange(0, _SLOTS)
-    slot = first_slot + bit
-    inside = slot < stop_slot
-    length = tl.load(VALUES + slot, mask=inside, other=0)
-    region = tl.load(REGIONS + slot, mask=inside, other=0)
-    is_member = inside & (((regions >> region) & 1) != 0) & (length > 0)
-    return tl.sum(is_member.to(tl.int64) << bit.to(tl.int64))
+def _take_first(starts, stops, KEPT: tl.constexpr):
+    """The first interval of each row, [0, 0) where there is none, and the others."""
+    first = starts[0]
+    for i in tl.static_range(1, KEPT):
+        first = tl.minimum(first, starts[i])
+    stop = tl.zeros_like(first)
+    others = ()
+    for i in tl.static_range(KEPT):
+        is_first = starts[i] == first
+        stop = tl.where(is_first, stops[i], stop)
+        others = others + (tl.where(is_first, _EMPTY, starts[i]),)
+    exists = first != _EMPTY
+    return tl.where(exists, first, 0), tl.where(exists, stop, 0), others
 
 
 @triton.jit
-def _log2(power):
-    """Of a power of two below 2^32."""
-    found = ((power & 0xFFFF0000) != 0).to(tl.int32) * 16
-    found += ((power & 0xFF00FF00) != 0).to(tl.int32) * 8
-    found += ((power & 0xF0F0F0F0) != 0).to(tl.int32) * 4
-    found += ((power & 0xCCCCCCCC) != 0).to(tl.int32) * 2
-    return found + ((power & 0xAAAAAAAA) != 0).to(tl.int32)
+def _slots_of_rows(Q_START, row, first_row, num_slots, ROWS: tl.constexpr, SAMPLES: tl.constexpr):
+    """The last region instance that begins at or before each row: it holds the row.
 
-
-@triton.jit
-def _slots_of_rows(Q_START, row, num_slots, search_steps, ROWS: tl.constexpr):
-    """The last region instance that begins at or before each row: it holds the row."""
-    low = tl.zeros([ROWS], tl.int32)
-    high = tl.zeros([ROWS], tl.int32) + num_slots
-    for _ in range(search_steps):
+    Samples of all instances, loaded at once, tell between which the rows lie; of few instances
+    they are all, and leave nothing to search but those that begin within the rows.
+    """
+    step = (num_slots + SAMPLES - 1) // SAMPLES
+    at = tl.arange(0, SAMPLES) * step
+    starts = tl.load(Q_START + at, mask=at < num_slots, other=0)
+    before = tl.sum(((starts <= first_row) & (at < num_slots)).to(tl.int32))
+    until = tl.sum(((starts < first_row + ROWS) & (at < num_slots)).to(tl.int32))
+    begin = tl.maximum((before - 1) * step + 1, 0)
+    end = tl.minimum(until * step, num_slots)
+    low = tl.zeros([ROWS], tl.int32) + begin
+    high = tl.zeros([ROWS], tl.int32) + end
+    between = end - begin
+    while between > 0:
         middle = (low + high) // 2
         searches = low < high
-        before = tl.load(Q_START + middle, mask=searches, other=0) <= row
-        low = tl.where(searches & before, middle + 1, low)
-        high = tl.where(searches & (before == 0), middle, high)
+        goes_on = tl.load(Q_START + middle, mask=searches, other=0) <= row
+        low = tl.where(searches & goes_on, middle + 1, low)
+        high = tl.where(searches & (goes_on == 0), middle, high)
+        between = between // 2
     return tl.maximum(low - 1, 0)
+
+
+@triton.jit
+def _candidates(
+    VALUES, POS, REGIONS, LEVELS, LIMITS, stride, clause, rows, active, first_slot, reach
+):
+    """Which of 32 region instances some row may see, a bit for each: the others are passed over."""
+    key_regions, first_level, stop_limit, to_slot = clause
+    lowest, highest = reach  # of `pos`
+    lane = tl.arange(0, 32)
+    slot = first_slot + lane
+    exists = slot < to_slot
+    length = tl.load(VALUES + slot, mask=exists, other=0)
+    region = tl.load(REGIONS + slot, mask=exists, other=0)
+    pos = tl.load(POS + slot, mask=exists, other=0)
+    seen = (length > 0) & (((key_regions >> region) & 1) != 0)
+    seen &= (lowest < pos + length) & (pos < highest)
+    for i in range(first_level, stop_limit):
+        limit = LIMITS + i * _LIMIT
+        level = tl.load(LEVELS + (tl.load(limit) - 2) * stride + slot, mask=exists, other=0)
+        low = _end(limit + 1, rows, LEVELS, stride)
+        high = _end(limit + 6, rows, LEVELS, stride)
+        seen &= tl.min(tl.where(active, low, 2 * _FAR)) <= level
+        seen &= level < tl.max(tl.where(active, high, -2 * _FAR))
+    return tl.sum(seen.to(tl.uint32) << lane.to(tl.uint32)).to(tl.uint32)
 
 
 @triton.jit(
     do_not_specialize=[
         "num_slots", "stride", "num_clauses", "q_capacity", "kv_capacity", "num_rows",
-        "search_steps",
     ]
 )  # fmt: skip
 def bind_rows(
@@ -186,21 +231,24 @@ def bind_rows(
     q_capacity,
     kv_capacity,
     num_rows,  # a multiple of ROWS
-    search_steps,
     NUM_INTERVALS: tl.constexpr,
     KEPT: tl.constexpr,  # intervals of a row while clauses are united
     ROWS: tl.constexpr,
 ):
     """The intervals of ROWS rows, ascending; [0, 0) where a row has fewer."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    first_row = tl.program_id(0) * ROWS
+    row = first_row + tl.arange(0, ROWS)
     is_row = row < tl.minimum(tl.load(TOTALS), q_capacity)
-    slot = _slots_of_rows(Q_START, row, num_slots, search_steps, ROWS)
+    slot = _slots_of_rows(Q_START, row, first_row, num_slots, ROWS, 128)
     offset = row - tl.load(Q_START + slot)
     whole_pos = tl.load(POS + slot) + tl.load(STEPS + slot) * offset
     region = tl.load(REGIONS + slot)
     BEFORE = VALUES + 2 * stride
-    starts = tl.full([ROWS, KEPT], _EMPTY, tl.int32)
-    stops = tl.full([ROWS, KEPT], -1, tl.int32)
+    starts = ()
+    stops = ()
+    for _ in tl.static_range(KEPT):
+        starts = starts + (tl.full([ROWS], _EMPTY, tl.int32),)
+        stops = stops + (tl.full([ROWS], -1, tl.int32),)
     lost = tl.zeros([ROWS], tl.int32)
     for c in range(num_clauses):
         clause = CLAUSES + c * _CLAUSE
@@ -228,13 +276,18 @@ def bind_rows(
             offset_high = tl.where(kind == 1, tl.minimum(offset_high, high), offset_high)
         from_slot = tl.min(tl.where(active, first, num_slots)).to(tl.int32)
         to_slot = tl.max(stop).to(tl.int32)
-        for first_slot in range(from_slot, to_slot, _SLOTS):
-            members = _members(VALUES, REGIONS, key_regions, first_slot, to_slot)
-            while members != 0:
-                lowest = members & -members
-                members ^= lowest
-                key_slot = first_slot + _log2(lowest)
-                # all loads together: one after another they would be most of the time
+        lowest = tl.min(tl.where(active, pos_low + base, 2 * _FAR))
+        highest = tl.max(tl.where(active, pos_high + base, -2 * _FAR))
+        for first_slot in range(from_slot, to_slot, 32):
+            bits = _candidates(
+                VALUES, POS, REGIONS, LEVELS, LIMITS, stride,
+                (key_regions, first_level, stop_limit, to_slot), rows, active, first_slot,
+                (lowest, highest),
+            )  # fmt: skip
+            while bits != 0:
+                below = bits - 1
+                key_slot = first_slot + count_bits(below & ~bits)
+                bits &= below
                 length = tl.load(VALUES + key_slot)
                 step = tl.load(STEPS + key_slot)
                 at = tl.load(POS + key_slot) - base  # `pos` of its first key in the row's scope
@@ -257,15 +310,13 @@ def bind_rows(
                 starts, stops, lost = _unite(
                     starts, stops, lost, begin.to(tl.int32), end.to(tl.int32), seen, KEPT
                 )
-    count = tl.sum((starts != _EMPTY).to(tl.int32), 1)
-    tl.atomic_or(ERRORS, tl.max(lost | (count > NUM_INTERVALS).to(tl.int32)) * 8)
-    rank = tl.sum((starts[:, :, None] > starts[:, None, :]).to(tl.int32), 2)
-    target = BOUNDS + row[:, None]
-    keeps = (starts != _EMPTY) & (rank < NUM_INTERVALS)
-    tl.store(target + 2 * rank * num_rows, starts, mask=keeps)
-    tl.store(target + (2 * rank + 1) * num_rows, stops, mask=keeps)
-    index = tl.arange(0, KEPT)[None, :]
-    unused = (index >= count[:, None]) & (index < NUM_INTERVALS)
-    nothing = tl.zeros([ROWS, KEPT], tl.int32)
-    tl.store(target + 2 * index * num_rows, nothing, mask=unused)
-    tl.store(target + (2 * index + 1) * num_rows, nothing, mask=unused)
+    count = tl.zeros([ROWS], tl.int32)
+    for i in tl.static_range(KEPT):
+        count += (starts[i] != _EMPTY).to(tl.int32)
+    error = tl.max(lost | (count > NUM_INTERVALS).to(tl.int32)) * 8
+    if error != 0:  # thousands of programs at one address would wait for each other
+        tl.atomic_or(ERRORS, error)
+    for i in tl.static_range(NUM_INTERVALS):
+        start, end, starts = _take_first(starts, stops, KEPT)
+        tl.store(BOUNDS + 2 * i * num_rows + row, start)
+        tl.store(BOUNDS + (2 * i + 1) * num_rows + row, end)

@@ -16,12 +16,13 @@ clauses), copied when it changes, never in a step that gives device tensors of t
 the step before.  Lengths given as tensors are copied into their slots there.  Then, in order:
 
     bind_segments         tokens before each slot, and its `pos`             1 program
-    bind_rows             row bounds                                         128 rows a program
+    bind_rows             row bounds                                         32 rows a program
     for each block shape that kernels have asked for:
       runs_by_query ×2    count the runs of each query block; write them     a block a program
-      runs_by_key ×2      the same by key block                              a block a program
+      mark_read_keys      which keys some query sees, by the first shape     128 keys a program
+      mark_blocks         for a backward: bits of who sees each key block    32 by 128 blocks
+      runs_by_key ×2      for a backward: these bits as runs                 a block a program
       order_items         per direction and number of heads: most work first
-    mark_read_keys        which keys some query sees, by one of the shapes   a block a program
 
 Kernels are launched over the whole capacity: a query block without tokens has no runs, and gives
 zeros.  Nothing is read back, nothing allocated after the first call of a kind, and addresses
@@ -29,7 +30,8 @@ stay, so that a CUDA graph may hold both `bind_` and `attention`.
 
 What the host does.  Binds of one kind, with the same numbers and tensors of the same shapes, are
 checked once.  The kernels above run as one CUDA graph of the plan's own from the second bind on,
-until another block shape is asked for; where a stream captures, they are launched one by one.
+until another block shape or the lists of a backward are asked for; where a stream captures, they
+are launched one by one.
 
 room.py     what a plan has room for
 lengths.py  lengths as tensors

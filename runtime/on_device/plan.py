@@ -39,7 +39,7 @@ from cmask.runtime.on_device.table import TableShape, check
 from cmask.runtime.schema import StoredConfig
 
 _KEPT = 8  # intervals of a row while clauses are united
-_ROWS = 128  # of a program
+_ROWS = 32  # of a program, which is a warp; divides 128
 _SIDES = {"query": 1, "key": 2, "both": 3}
 _ERRORS = {
     TOO_MANY_QUERIES: "more queries than there is room for (tokens)",
@@ -180,8 +180,7 @@ class DevicePlan:
             self._q_start, self._values, self._pos, steps, region, parts["levels"], first, stop,
             parts["clauses"], parts["limits"], rows.totals, rows.bounds, rows.errors, count,
             shape.stride, len(self.form.clauses), q_capacity, kv_capacity, num_rows,
-            count.bit_length(), NUM_INTERVALS=self.room.intervals, KEPT=_KEPT, ROWS=_ROWS,
-            num_warps=4,
+            NUM_INTERVALS=self.room.intervals, KEPT=_KEPT, ROWS=_ROWS, num_warps=1,
         )  # fmt: skip
         fills = [
             partial(descriptor.fill, marks_keys=i == 0)

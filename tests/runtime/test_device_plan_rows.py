@@ -225,6 +225,32 @@ def test_keys_that_nobody_sees_are_not_read() -> None:
         check_lists(plan, bound, 64, 32)
 
 
+def test_rows_find_their_instances_among_many() -> None:
+    """More than are looked at together, empty ones and a long one among them."""
+    random = np.random.default_rng(5)
+    mask = shipped("causal_documents")
+    plan = mask.plan(700, instances={"document": 300}, device=DEVICE)
+    for high in (3, 2, 1):
+        text = random.integers(0, high, 300)
+        text[200] += 90
+        plan.bind_(text=torch.from_numpy(text).to(DEVICE))
+        plan.check()
+        check_rows(plan, mask.bind(text=text.tolist()).bound)
+
+
+def test_rows_see_instances_far_apart() -> None:
+    """Of one group, whose instances stand behind those of the groups before."""
+    random = np.random.default_rng(6)
+    mask = shipped("shared_prompt")
+    plan = mask.plan(900, instances={"sample": 9, "answer": 40}, device=DEVICE)
+    prompt, answer = random.integers(0, 30, 9), random.integers(0, 3, (9, 40))
+    plan.bind_(
+        prompt=torch.from_numpy(prompt).to(DEVICE), answer=torch.from_numpy(answer).to(DEVICE)
+    )
+    plan.check()
+    check_rows(plan, mask.bind(prompt=prompt.tolist(), answer=answer.tolist()).bound)
+
+
 @pytest.mark.parametrize(
     ("room", "text", "reason"),
     [

@@ -29,7 +29,7 @@ def kernels() -> Iterator[tuple[Any, dict[str, Any], int]]:
     """(kernel, constants, warps) of all that a binding launches."""
     yield bind_segments, {"NUM_TERMS": 6, "BLOCK": 512}, 4
     for intervals in (1, 2, 4):
-        yield bind_rows, {"NUM_INTERVALS": intervals, "KEPT": 8, "ROWS": 128}, 4
+        yield bind_rows, {"NUM_INTERVALS": intervals, "KEPT": 8, "ROWS": 32}, 1
         for m, n in SHAPES if intervals == 4 else SHAPES[:1]:
             shape = {"NUM_INTERVALS": intervals, "BLOCK_M": m, "BLOCK_N": n}
             for write, marks in ((False, False), (False, True), (True, False)):
