@@ -154,7 +154,10 @@ def test_a_line_of_the_terminal_says_it() -> None:
         binding_lines(with_device(plain, cost))
         for cost in (FIGURES, REFUSED, DeviceCost(why="failed: " + "x" * 200))
     )
-    assert figures[1] == "  bind_ on the device: 83.4 µs of GPU, 141 µs of host (1.2 MiB at most)"
+    assert figures[1] == (
+        "  bind_ on the device: 83.4 µs of GPU, 141 µs of host, 98.7 µs with gradients "
+        "(1.2 MiB at most)"
+    )
     assert refused[1] == "  bind_ on the device: refused: `image` is a grid"
     assert max(map(len, long)) == 100
     assert binding_lines(plain) == [figures[0], figures[2]]
