@@ -13,6 +13,7 @@ from cmask.cli.bench.problem import Problem
 from cmask.cli.bench.timing import graph_ms, lone_us
 from cmask.runtime import attention
 from cmask.runtime.derive.sizes import BindError
+from cmask.runtime.on_device.plan import DevicePlan
 
 REPEATS = 3
 _REFUSED = " cannot be bound on the device: "
@@ -57,24 +58,32 @@ def device_cost(problem: Problem, timer: Timer = GPU) -> DeviceCost:
 
 def _cost(p: Problem, timer: Timer) -> DeviceCost:
     before = torch.cuda.memory_allocated() if p.q.is_cuda else 0
+    plan, call = _bound(p, trains=False)
+    peak = _peak(call, before) if p.q.is_cuda else None
+    host_us = timer.host_us(call)
+    ms = timer.gpu_ms(call)  # last: once a graph holds it, each call copies the host's table
+    trained, call = _bound(p, trains=True)  # another plan: the graph would miss its lists
+    trained_ms = timer.gpu_ms(call)
+    for each in (plan, trained):
+        each.check()
+        why = difference(each, p.plan.bound)
+        if why:
+            return DeviceCost(why=f"DIFFERS: {why}")
+    return DeviceCost(ms, host_us, peak, trained_ms)
+
+
+def _bound(p: Problem, *, trains: bool) -> tuple[DevicePlan, Call]:
+    """A plan that has been attended, and what binds all that this needs again."""
     plan, lengths = plan_for(p.mask, p.plan.bound, p.q.device)
 
     def call() -> None:
         plan.bind_(**lengths)
 
     call()
-    with torch.no_grad():  # from now on `bind_` makes what this forward needs, order included
-        attention(p.q, p.k, p.v, plan)
-    peak = _peak(call, before) if p.q.is_cuda else None
-    host_us = timer.host_us(call)
-    ms = timer.gpu_ms(call)  # last: once a graph holds it, each call copies the host's table
-    q, k, v = (x.detach().requires_grad_() for x in (p.q, p.k, p.v))
+    q, k, v = (x.detach().requires_grad_(trains) for x in (p.q, p.k, p.v))
     attention(q, k, v, plan)
     call()
-    trained_ms = timer.gpu_ms(call)
-    plan.check()
-    why = difference(plan, p.plan.bound)
-    return DeviceCost(why=f"DIFFERS: {why}") if why else DeviceCost(ms, host_us, peak, trained_ms)
+    return plan, call
 
 
 def _peak(call: Call, before: int) -> int:

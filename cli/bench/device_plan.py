@@ -15,8 +15,9 @@ from cmask.runtime.closed_form import Group, Item, Region
 from cmask.runtime.derive.bound import BoundMask
 from cmask.runtime.derive.sizes import bindable_names, depth_of
 from cmask.runtime.mask import Mask
-from cmask.runtime.on_device.lists import CapacityDescriptor, OneSide
+from cmask.runtime.on_device.lists import CapacityDescriptor
 from cmask.runtime.on_device.plan import DevicePlan
+from cmask.runtime.on_device.sides import OneSide
 
 _FULL, _PARTIAL = 1, 2
 

@@ -17,11 +17,12 @@ the step before.  Lengths given as tensors are copied into their slots there.  T
 
     bind_segments         tokens before each slot, and its `pos`             1 program
     bind_rows             row bounds                                         32 rows a program
-    for each block shape that kernels have asked for:
+    for each block shape that kernels have asked for, side by side in a graph:
       runs_by_query ×2    count the runs of each query block; write them     a block a program
       mark_read_keys      which keys some query sees, by the first shape     128 keys a program
-      mark_blocks         for a backward: bits of who sees each key block    32 by 128 blocks
+      mark_blocks         for a backward: bits of who sees each key block    32 by 32 blocks
       runs_by_key ×2      for a backward: these bits as runs                 a block a program
+      place_runs          between such two, where blocks are many            1 program
       order_items         per direction and number of heads: most work first
 
 Kernels are launched over the whole capacity: a query block without tokens has no runs, and gives
@@ -40,6 +41,7 @@ places.py   `at`, `from` and `align` as sums of lengths
 table.py    what the host knows of a binding, as one array
 kinds.py    binds of one kind: their table on the host, and where their tensors go
 replay.py   the kernels of a bind as one CUDA graph
+sides.py    what these are of, and the lists of one direction
 lists.py    block lists and work items of one block shape
 plan.py     DevicePlan: allocate, bind_, check; what `attention` takes
 

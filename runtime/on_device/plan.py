@@ -25,7 +25,7 @@ from cmask.runtime.kernels.triton_bind_rows import (
 )
 from cmask.runtime.lasting import lasting
 from cmask.runtime.on_device.kinds import Kind, Kinds
-from cmask.runtime.on_device.lists import KEYS, CapacityDescriptor, Rows
+from cmask.runtime.on_device.lists import CapacityDescriptor
 from cmask.runtime.on_device.places import MAX_TERMS, step_of
 from cmask.runtime.on_device.replay import (
     Replay,
@@ -34,6 +34,7 @@ from cmask.runtime.on_device.replay import (
     recorder_for,
 )
 from cmask.runtime.on_device.room import Room, check_room
+from cmask.runtime.on_device.sides import KEYS, Rows
 from cmask.runtime.on_device.slots import slots_at
 from cmask.runtime.on_device.table import TableShape, check
 from cmask.runtime.schema import StoredConfig

@@ -19,7 +19,7 @@ from cmask.grammar.source import Source
 from cmask.runtime.derive.bound import bind
 from cmask.runtime.derive.sizes import BindError
 from cmask.runtime.mask import Mask, load
-from cmask.runtime.on_device import lists as lists_on_device
+from cmask.runtime.on_device import sides
 from cmask.runtime.on_device.lengths import CuSeqlens
 from cmask.runtime.on_device.lists import CapacityDescriptor
 from cmask.runtime.on_device.plan import CapacityError
@@ -184,7 +184,7 @@ def test_lists_that_a_captured_graph_does_not_fill_are_refused() -> None:
 
 
 def test_runs_of_many_blocks_are_placed_by_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lists_on_device, "_FEW", 4)
+    monkeypatch.setattr(sides, "_FEW", 4)
     mask = shipped("causal_documents")
     plan = mask.plan(400, instances={"document": 8}, device=DEVICE)
     for text in ([100, 90, 80, 0, 60], [5], [1] * 8, [], [0, 400]):

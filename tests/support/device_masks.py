@@ -15,9 +15,10 @@ from cmask.runtime.closed_form import ClosedForm, Order, Region
 from cmask.runtime.derive.bound import BoundMask
 from cmask.runtime.descriptor import BlockLists
 from cmask.runtime.expressions import Call, Expr, Literal, Place, Ref
-from cmask.runtime.on_device.lists import CapacityDescriptor, OneSide
+from cmask.runtime.on_device.lists import CapacityDescriptor
 from cmask.runtime.on_device.plan import DevicePlan
 from cmask.runtime.on_device.room import Room, starred
+from cmask.runtime.on_device.sides import OneSide
 from support.attending import DEVICE
 from support.strategies import BoundCase, _Drawing, _Sides
 
