@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cmask.runtime.derive.describe import PARTIAL_COST
+from cmask.runtime.derive.sizes import BindError
 from cmask.runtime.descriptor import BlockLists, Descriptor
 from cmask.runtime.kernels.device import DeviceDescriptor, Side, Walk
 from cmask.runtime.kernels.parts import Lists
@@ -19,6 +21,7 @@ from cmask.runtime.kernels.triton_bind_order import order_items
 from cmask.runtime.on_device.sides import KEYS, OneSide, Rows
 
 _BLOCKS = 32  # key blocks that a program of `mark_blocks` looks at: one in a thread
+_MOST_WORDS = 2**31  # of bits, which are counted by int32: those of 16 million tokens
 _WORDS = 32  # of bits that a program of `runs_by_key` looks at together
 
 
@@ -123,8 +126,13 @@ class CapacityDescriptor(DeviceDescriptor):
         query, key = self.by_query, self.by_key
         num_words = -(-query.num_owners // WORD.value)
         if not self.has_lists_by_key:
+            size = (2, key.num_owners, num_words)
+            if math.prod(size) >= _MOST_WORDS:
+                raise BindError(
+                    "a plan with room for so many tokens has no backward: bind on the host"
+                )
             like: dict[str, Any] = {"dtype": torch.int32, "device": self.bounds.device}
-            self._bits.append(torch.zeros(2, key.num_owners, num_words, **like))
+            self._bits.append(torch.zeros(*size, **like))
         mark_blocks[(num_words, -(-key.num_owners // _BLOCKS))](
             query.offsets, query.entries, self._bits[0], query.num_owners, key.num_owners,
             num_words, BLOCK=_BLOCKS, num_warps=1,

@@ -19,6 +19,7 @@ from cmask.grammar.source import Source
 from cmask.runtime.derive.bound import bind
 from cmask.runtime.derive.sizes import BindError
 from cmask.runtime.mask import Mask, load
+from cmask.runtime.on_device import lists as lists_of_plans
 from cmask.runtime.on_device import sides
 from cmask.runtime.on_device.lengths import CuSeqlens
 from cmask.runtime.on_device.lists import CapacityDescriptor
@@ -196,6 +197,16 @@ def test_runs_of_many_blocks_are_placed_by_one_program(monkeypatch: pytest.Monke
     with pytest.raises(CapacityError, match="runs_per_block"):
         plan.check()
     assert not lists.by_query.counts.any()
+
+
+def test_more_bits_than_kernels_count_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = shipped("causal").plan(1000, device=DEVICE).bind_(text=scalar(50))
+    found = plan.device_descriptor(16, 16)
+    monkeypatch.setattr(lists_of_plans, "_MOST_WORDS", 2 * 63 * 2)
+    with pytest.raises(BindError, match="bind on the host"):
+        found.fill_by_key()
+    monkeypatch.setattr(lists_of_plans, "_MOST_WORDS", 2 * 63 * 2 + 1)
+    found.fill_by_key()
 
 
 def test_a_key_block_is_seen_by_more_queries_than_a_word_has_bits() -> None:
