@@ -155,7 +155,7 @@ class Shared:
 
 @gluon.jit
 def _queries_of(buffer, T):
-    """The first piece of a query buffer in `Shared.q`; `buffer` may be a number on the host."""
+    """The first piece of a query buffer in `Shared.q`."""
     return buffer * (T.COLUMNS // T.PIECE)
 
 
