@@ -2,8 +2,8 @@
 
 Two launches of one kernel: the first counts the runs of each query block, the second finds them
 again and writes them behind those of the blocks before (between them, where blocks are many,
-`place_runs` adds up).  The kind of key blocks changes only where
-some row's interval begins or ends, so a program goes from one change to the next.
+`place_runs` adds up).  The kind of key blocks changes only where some row's interval begins or
+ends, so a program goes from one change to the next.
 
 Where the runs do not fit, all lists are left empty, and an error is set: kernels count blocks in
 one place and walk runs in another, and a list that is cut would set them at odds.
@@ -38,20 +38,21 @@ def place_runs(RUNS, PLACES, num_owners, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def places(RUNS, PLACES, owner, num_owners, PLACED: tl.constexpr):
-    """Full and partial runs of the owners before this one, and of all."""
+def places(RUNS, PLACES, sizes, WRITE: tl.constexpr, PLACED: tl.constexpr):
+    """With WRITE: full and partial runs of the owners before this one, and whether all runs fit."""
+    owner, num_owners, capacity = sizes
+    full = 0
+    partial = 0
+    all_full = 0
+    all_partial = 0
     BLOCK: tl.constexpr = 256
-    if PLACED:
+    if WRITE and PLACED:
         partial_places = PLACES + num_owners + 1
         full = tl.load(PLACES + owner)
         partial = tl.load(partial_places + owner)
         all_full = tl.load(PLACES + num_owners)
         all_partial = tl.load(partial_places + num_owners)
-    else:
-        full = 0
-        partial = 0
-        all_full = 0
-        all_partial = 0
+    elif WRITE:
         for first in range(0, num_owners, BLOCK):
             i = first + tl.arange(0, BLOCK)
             runs = tl.load(RUNS + i, mask=i < num_owners, other=0)
@@ -60,7 +61,7 @@ def places(RUNS, PLACES, owner, num_owners, PLACED: tl.constexpr):
             runs = tl.load(RUNS + num_owners + i, mask=i < num_owners, other=0)
             all_partial += tl.sum(runs)
             partial += tl.sum(tl.where(i < owner, runs, 0))
-    return full, partial, all_full, all_partial
+    return full, partial, (all_full <= capacity) & (all_partial <= capacity)
 
 
 @triton.jit
@@ -132,12 +133,8 @@ def runs_by_query(
     # a row behind what is bound sees nothing: a block with such rows is never full
     num_tokens = tl.minimum(q_capacity - owner * BLOCK_M, BLOCK_M)
 
-    full_at = 0
-    partial_at = 0
-    fits = num_owners > 0
-    if WRITE:
-        full_at, partial_at, all_full, all_partial = places(RUNS, PLACES, owner, num_owners, PLACED)
-        fits = (all_full <= capacity) & (all_partial <= capacity)
+    sizes = (owner, num_owners, capacity)
+    full_at, partial_at, fits = places(RUNS, PLACES, sizes, WRITE, PLACED)
     full = 0
     partial = 0
     full_blocks = 0
@@ -175,5 +172,4 @@ def runs_by_query(
         block = tl.minimum(following, tl.min(tl.where(covered_stop > block, covered_stop, _FAR)))
     # behind the last interval nothing is touched: its change has ended the last run
     found = (full, partial, full_blocks, partial_blocks)
-    sizes = (owner, num_owners, capacity)
     finish(RUNS, COUNTS, OFFSETS, ERRORS, sizes, found, (full_at, partial_at), fits, WRITE)

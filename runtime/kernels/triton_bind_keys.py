@@ -84,15 +84,11 @@ def runs_by_key(
 ):
     """The runs of query blocks of one key block."""
     owner = tl.program_id(0)
-    full_at = 0
-    partial_at = 0
-    fits = num_owners > 0
-    if WRITE:
-        full_at, partial_at, all_full, all_partial = places(RUNS, PLACES, owner, num_owners, PLACED)
-        fits = (all_full <= capacity) & (all_partial <= capacity)
+    sizes = (owner, num_owners, capacity)
+    full_at, partial_at, fits = places(RUNS, PLACES, sizes, WRITE, PLACED)
     keeps = fits.to(tl.int32)
-    runs = (0, 0)
-    blocks = (0, 0)
+    runs = ()
+    blocks = ()
     for partial in tl.static_range(2):
         first_entry = capacity + partial_at if partial else full_at
         begun = 0  # a run may be open at the end of a piece
@@ -117,15 +113,9 @@ def runs_by_key(
                 ended += tl.sum(num_lasts)
             begun += tl.sum(num_begins)
             seen += tl.sum(count_bits(bits))
-        if partial:
-            runs = (runs[0], begun)
-            blocks = (blocks[0], seen)
-        else:
-            runs = (begun, 0)
-            blocks = (seen, 0)
-    found = (runs[0], runs[1], blocks[0], blocks[1])
-    sizes = (owner, num_owners, capacity)
-    finish(RUNS, COUNTS, OFFSETS, ERRORS, sizes, found, (full_at, partial_at), fits, WRITE)
+        runs = runs + (begun,)
+        blocks = blocks + (seen,)
+    finish(RUNS, COUNTS, OFFSETS, ERRORS, sizes, runs + blocks, (full_at, partial_at), fits, WRITE)
 
 
 @triton.jit

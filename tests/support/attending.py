@@ -19,7 +19,7 @@ from cmask.grammar.source import Source
 from cmask.runtime import attention, load
 from cmask.runtime.kernels.config import KernelConfig
 from cmask.runtime.mask import Mask, Plan
-from support.budgets import Results, Upstream, check_budget, eager
+from support.budgets import Results, Upstream, cancelled, check_budget, eager
 from support.compiled import dense, planned
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -114,7 +114,7 @@ def check(
         eager(q, k, v, visible, Upstream(grad_out), dtype=dtype, softmax_scale=scale)
         for dtype in (torch.float64, q.dtype)
     )
-    check_budget(found, plain, exact)
+    check_budget(found, plain, exact, cancelled=cancelled(q, k, exact, Upstream(grad_out), scale))
     return found
 
 
