@@ -13,6 +13,7 @@ from cmask.runtime.kernels.config import (
     GLUON_BACKWARD,
     GLUON_BACKWARD_DIMS,
     GLUON_SHAPES,
+    GLUON_STAGES,
     L2_MIB,
     Direction,
     KernelConfig,
@@ -27,7 +28,6 @@ _AXES: dict[Direction, tuple[tuple[int, ...], ...]] = {
     "dkdv": ((32, 64, 128), (64, 128), (4, 8), (1, 2, 3)),
     "dq": ((64, 128), (32, 64, 128), (4, 8), (2, 3, 4)),
 }
-_GLUON_STAGES = (2, 3, 4)
 _L2_MIB = (4, 8, 16, 64, 128)  # beside the usual
 
 
@@ -135,7 +135,7 @@ def _gluon(way: Way, budget: Budget) -> list[KernelConfig]:
             num_stages=stages,
             kernel="gluon",
         )
-        for stages, (m, n) in product(_GLUON_STAGES, GLUON_SHAPES["forward"])
+        for stages, (m, n) in product(GLUON_STAGES["forward"], GLUON_SHAPES["forward"])
     ]
 
 

@@ -181,6 +181,8 @@ GLUON_SHAPES: dict[Direction, tuple[tuple[int, int], ...]] = {
     "dkdv": ((GLUON_BACKWARD.block_m, GLUON_BACKWARD.block_n),),
     "dq": ((GLUON_BACKWARD_DQ.block_m, GLUON_BACKWARD_DQ.block_n),),
 }
+# One stage would wait for the next block before it gives its own back; a fourth has no barrier.
+GLUON_STAGES: dict[Direction, tuple[int, ...]] = {"forward": (2, 3), "dkdv": (2,), "dq": (2,)}
 _FLOAT32: _Shapes = (
     (32, 32, 8, 2),
     (32, 32, 8, 1),

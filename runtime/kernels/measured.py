@@ -11,6 +11,7 @@ from cmask.runtime.kernels.config import (
     DIRECTIONS,
     GLUON_BACKWARD_DIMS,
     GLUON_SHAPES,
+    GLUON_STAGES,
     Direction,
     KernelConfig,
 )
@@ -49,7 +50,7 @@ def _exists(config: KernelConfig, budget: Budget) -> bool:
     return (
         budget.architecture == 90
         and budget.dtype in HALVES
-        and config.num_stages > 1  # it waits for the next block before it gives one back
+        and config.num_stages in GLUON_STAGES[config.direction]
         and (config.block_m, config.block_n) in GLUON_SHAPES[config.direction]
         and (config.direction == "forward" or dims in GLUON_BACKWARD_DIMS)
     )

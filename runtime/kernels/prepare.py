@@ -19,6 +19,7 @@ from cmask.runtime.kernels.config import (
     GLUON_BACKWARD_DIMS,
     GLUON_BACKWARD_DQ,
     GLUON_SHAPES,
+    GLUON_STAGES,
     MAX_HEAD_DIM,
     Direction,
     KernelConfig,
@@ -330,6 +331,11 @@ def check_config(config: KernelConfig, kernel: str, head_dim: int, v_head_dim: i
         raise ValueError(
             f'{config.direction} by "gluon" has blocks of {known}, got '
             f"{config.block_m} × {config.block_n}"
+        )
+    stages = GLUON_STAGES[config.direction]
+    if config.num_stages not in stages:
+        raise ValueError(
+            f'{config.direction} by "gluon" has {listed(stages)} stages, got {config.num_stages}'
         )
     if config.direction != "forward" and (head_dim, v_head_dim) not in GLUON_BACKWARD_DIMS:
         raise ValueError(

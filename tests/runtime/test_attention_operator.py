@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -230,6 +231,15 @@ def test_a_config_that_no_kernel_has_is_refused_in_words(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         check_config(config_of(*config), kernel, *dims)
+
+
+@pytest.mark.parametrize(("direction", "stages"), [("forward", 1), ("forward", 4), ("dkdv", 3)])
+def test_stages_without_barriers_are_refused(direction: Direction, stages: int) -> None:
+    """They would wait for each other for ever, and the GPU with them."""
+    m, n = (128, 64) if direction == "forward" else (64, 128)
+    config = replace(config_of(direction, m, n, "gluon"), num_stages=stages)
+    with pytest.raises(ValueError, match=f'{direction} by "gluon" has 2.* stages, got {stages}'):
+        check_config(config, "gluon", 128, 128)
 
 
 def test_a_config_that_a_kernel_has_is_taken() -> None:

@@ -7,7 +7,13 @@ import torch
 
 from cmask import masks
 from cmask.runtime import attention
-from cmask.runtime.kernels.config import GLUON_BACKWARD, GLUON_BACKWARD_DQ, KernelConfig
+from cmask.runtime.kernels.config import (
+    GLUON_BACKWARD,
+    GLUON_BACKWARD_DQ,
+    GLUON_SHAPES,
+    GLUON_STAGES,
+    KernelConfig,
+)
 from cmask.runtime.mask import Plan
 from support.attending import (
     CAUSAL,
@@ -96,6 +102,17 @@ def test_whatever_comes_first(name: str, seed: int) -> None:
 @pytest.mark.parametrize("name", ["causal", "sliding_window", "clear_r8", "causal_documents"])
 def test_blocks_of_64_queries(name: str) -> None:
     check_here(shipped(name, 300).bind(), configs=(BY_64, GLUON_BACKWARD))
+
+
+@pytest.mark.parametrize("stages", GLUON_STAGES["forward"])
+@pytest.mark.parametrize("shape", GLUON_SHAPES["forward"])
+def test_every_shape_and_number_of_stages(shape: tuple[int, int], stages: int) -> None:
+    m, n = shape
+    by = KernelConfig(
+        direction="forward", block_m=m, block_n=n, num_warps=m // 16, num_stages=stages,
+        kernel="gluon",
+    )  # fmt: skip
+    check_here(shipped("sliding_window", 700).bind(), configs=(by, GLUON_BACKWARD))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -77,6 +77,8 @@ def test_values_of_another_head_dim_were_not_measured() -> None:
         replace(PORTABLE, block_m=8),
         replace(FORWARD, block_n=128),
         replace(FORWARD, num_stages=1),
+        replace(FORWARD, num_stages=4),
+        replace(GLUON_BACKWARD, num_stages=3),
         replace(FORWARD, kernel="cute"),
         replace(GLUON_BACKWARD, direction="dq"),
     ],

@@ -51,6 +51,12 @@ def test_what_does_not_fit_says_by_how_much() -> None:
     assert found["128 × 64, 8 warps, 3 stages, triton"] == ""
 
 
+def test_a_hopper_kernel_is_tried_with_the_stages_that_it_has() -> None:
+    """Of a fourth, whose barriers were others', it never ended."""
+    stages = {each.configs[0].num_stages for each in space("fwd", HOPPER, ("gluon",))}
+    assert stages == {2, 3}
+
+
 def test_a_smaller_device_has_fewer_that_fit() -> None:
     counts = [
         sum(not each.reason for each in space(way, budget))

@@ -43,7 +43,9 @@ def _zeros(shape: Any, dtype: torch.dtype, layout: Any = None) -> Tensor:
 
 def _where(condition: Any, a: Any, b: Any) -> Any:
     if not isinstance(condition, Tensor):
-        chosen = a if condition else b
+        chosen, other = (a, b) if condition else (b, a)
+        if isinstance(other, Tensor) and not isinstance(chosen, Tensor):
+            return Tensor(torch.full_like(other.data, values_of(chosen)))
         return Int(chosen) if isinstance(chosen, int) else chosen
     kinds = [x.dtype for x in (a, b) if isinstance(x, Tensor)]
     dtype = kinds[0] if kinds else torch.float32 if float in map(type, (a, b)) else torch.int32
