@@ -33,7 +33,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from cmask.runtime.kernels.gluon_lists import entries_of
 from cmask.runtime.kernels.gluon_names import aggregate, load_block, reinterpret
 from cmask.runtime.kernels.gluon_rows import load_rows, store_rows
-from cmask.runtime.kernels.gluon_softmax import load_words, mask_by_bounds, mask_by_words
+from cmask.runtime.kernels.gluon_softmax import (
+    load_bounds,
+    load_words,
+    mask_by_bounds,
+    mask_by_words,
+)
 from cmask.runtime.kernels.gluon_sync import (
     Ring,
     arrive_named,
@@ -257,7 +262,8 @@ def _step(rows, block, held, mask, scale, shared, T, WARPGROUP: gl.constexpr, KI
     if KIND == PATTERN:
         scores = mask_by_words(scores, load_words(shared.words, stage * 2 + WARPGROUP, KEYS))
     if KIND == BOUNDS:
-        scores = mask_by_bounds(scores, block, BOUNDS_ARRAY, row_slots, num_rows, T.INTERVALS)
+        bounds = load_bounds(BOUNDS_ARRAY, row_slots, num_rows, T.INTERVALS)
+        scores = mask_by_bounds(scores, block, bounds, T.INTERVALS)
     weights = gl.exp2(scores * scale - lse[:, None])
     ring = rows.ring.next(STAGES)
     # a basic block ends here: else ptxas moves the wait for dO V^T above the exponentials

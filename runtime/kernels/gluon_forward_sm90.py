@@ -39,6 +39,7 @@ from cmask.runtime.kernels.gluon_lists import entries_of
 from cmask.runtime.kernels.gluon_names import aggregate, load_block, reinterpret
 from cmask.runtime.kernels.gluon_rows import corner, is_in_grid, linear, load_rows, store_rows
 from cmask.runtime.kernels.gluon_softmax import (
+    load_bounds,
     load_words,
     mask_by_bounds,
     mask_by_words,
@@ -418,21 +419,31 @@ def _weigh(rows, shared, T):
 
 
 @gluon.jit
-def _write(accumulator, row_max, row_sum, item, shared, output, T):
-    """Output and log-sum-exp of an item on their way to memory."""
-    out, out_grid, LSE, num_heads, q_len, grid = output
+def _sum_up(row_max, row_sum, item, output, T):
+    """Log-sum-exps to memory; (batch, head, factors of the accumulator) for `_write`.
+
+    All of it runs beside the last P V: behind it, it was 1% of a window's time.
+    """
+    _out, _out_grid, LSE, num_heads, q_len, grid = output
     total = gl.convert_layout(gl.sum(row_sum, 1), row_max.type.layout)
     saw_nothing = total == 0.0
     total = gl.where(saw_nothing, 1.0, total)
     lse = gl.where(saw_nothing, float("-inf"), (row_max + gl.log2(total)) * LN_2)
     _store_lse(LSE, lse, item.head_index, q_len, item.slot, grid, T.BOX, T.UNITS)
-    inverse = gl.convert_layout(1.0 / total, gl.SliceLayout(1, accumulator.type.layout))
+    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, T.V_HEAD_DIM, 16])
+    factors = gl.convert_layout(1.0 / total, gl.SliceLayout(1, O_LAYOUT))
+    return item.head_index // num_heads, item.head_index % num_heads, factors
+
+
+@gluon.jit
+def _write(accumulator, summed_up, item, shared, output, T):
+    """The output of an item on its way to memory."""
+    out, out_grid, _LSE, num_heads, _q_len, grid = output
+    batch, head, factors = summed_up
     target = shared.out.index(_output_of(item.buffer, T))
-    output = (accumulator * inverse[:, None]).to(shared.out.dtype)
+    output = (accumulator * factors[:, None]).to(shared.out.dtype)
     target.reshape([64, T.V_HEAD_DIM]).store(output)
     fence_async_shared()
-    batch = item.head_index // num_heads
-    head = item.head_index % num_heads
     store_rows(
         out, out_grid, target, batch, head, num_heads, item.slot, grid, T.BOX, T.UNITS, T.V_HEAD_DIM
     )
@@ -450,7 +461,9 @@ def _attend(
     rows, q, block, mask, scale, shared, WARPGROUP: gl.constexpr, KIND: gl.constexpr, T
 ):  # fmt: skip
     """One more block; K of it is known to have arrived."""
-    BOUNDS_ARRAY, row_slots, num_rows = mask
+    if KIND == BOUNDS:
+        BOUNDS_ARRAY, row_slots, num_rows = mask
+        bounds = load_bounds(BOUNDS_ARRAY, row_slots, num_rows, T.INTERVALS)
     if T.WARPGROUPS == 2:
         sync_named(TURN + WARPGROUP, 256)
     scores = _scores(q, rows.k.stage, shared, T)
@@ -463,7 +476,7 @@ def _attend(
     release_stage(K_EMPTY, rows.k.stage, T.STAGES, T.THREADS)
     scores = warpgroup_mma_wait(1, deps=(scores,))  # keeps ptxas from sinking the release
     if KIND == BOUNDS:
-        scores = mask_by_bounds(scores, block, BOUNDS_ARRAY, row_slots, num_rows, T.INTERVALS)
+        scores = mask_by_bounds(scores, block, bounds, T.INTERVALS)
     if KIND == PATTERN:
         scores = mask_by_words(scores, words)
     weights32, row_max, row_sum, rescale = softmax_step(
@@ -489,6 +502,8 @@ def _begin(k_ring, q, first, mask, scale, shared, blocks, WARPGROUP: gl.constexp
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, T.BLOCK_N, 16])
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, T.V_HEAD_DIM, 16])
     pattern_blocks, first_block = first
+    if T.INTERVALS > 0:
+        bounds = load_bounds(BOUNDS_ARRAY, row_slots, num_rows, T.INTERVALS)
     mbarrier.wait(shared.k_full.index(k_ring.stage), k_ring.phase)
     if T.WARPGROUPS == 2:
         sync_named(TURN + WARPGROUP, 256)
@@ -503,7 +518,7 @@ def _begin(k_ring, q, first, mask, scale, shared, blocks, WARPGROUP: gl.constexp
     if T.HAS_PATTERNS:
         scores = mask_by_words(scores, words)
     if T.INTERVALS > 0:
-        scores = mask_by_bounds(scores, first_block, BOUNDS_ARRAY, row_slots, num_rows, T.INTERVALS)
+        scores = mask_by_bounds(scores, first_block, bounds, T.INTERVALS)
     row_max = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, S_LAYOUT))
     row_sum = row_sums(gl.zeros([64, T.BLOCK_N], gl.float32, layout=S_LAYOUT))
     weights, row_max, row_sum, _ = softmax_step(
@@ -568,11 +583,13 @@ def _consume(WARPGROUP: gl.constexpr, shared, lists, num_rows, scale, output, T)
         q = _queries_of(item.buffer, T)
         mbarrier.wait(shared.q_full.index(item.buffer), n // T.Q_BUFFERS & 1)
         if blocks > 0:
-            first_block = n
+            start = n
+            stop = n
             if T.INTERVALS > 0:
                 run = gl.where(bounds_runs > 0, bounds_first, full_first)
-                first_block = gl.load(ENTRIES + 2 * run)
-            first = (pattern_blocks, first_block)
+                start = gl.load(ENTRIES + 2 * run)
+                stop = gl.load(ENTRIES + 2 * run + 1)
+            first = (pattern_blocks, start)
             rows = _begin(k_ring, q, first, mask, scale, shared, blocks, WARPGROUP, T)
             if T.Q_BUFFERS == 2:
                 if n > 0:  # the store of the item before ran on meanwhile
@@ -581,26 +598,29 @@ def _consume(WARPGROUP: gl.constexpr, shared, lists, num_rows, scale, output, T)
                 for _i in range(pattern_blocks - 1):
                     rows = _attend(rows, q, 0, mask, scale, shared, WARPGROUP, PATTERN, T)
             if T.INTERVALS > 0:
-                for run in range(bounds_first, bounds_first + bounds_runs):
-                    start = gl.load(ENTRIES + 2 * run)
-                    stop = gl.load(ENTRIES + 2 * run + 1)
-                    start = gl.where(run == bounds_first, start + 1, start)
+                start += 1
+                for i in range(bounds_runs):  # the next run is loaded before this one is walked
+                    run = bounds_first + gl.where(i + 1 < bounds_runs, i + 1, i)
+                    next_start = gl.load(ENTRIES + 2 * run)
+                    next_stop = gl.load(ENTRIES + 2 * run + 1)
                     for block in range(start, stop):
                         rows = _attend(rows, q, block, mask, scale, shared, WARPGROUP, BOUNDS, T)
+                    start = next_start
+                    stop = next_stop
             for _i in range(rows.left + 1):  # what is left is full: only the number matters
                 rows = _attend(rows, q, 0, mask, scale, shared, WARPGROUP, FULL, T)
             k_ring = rows.k
             accumulator, weights = _weigh(rows, shared, T)
+            summed_up = _sum_up(rows.row_max, rows.row_sum, item, output, T)
             accumulator, weights = warpgroup_mma_wait(0, deps=(accumulator, weights))
             release_stage(V_EMPTY, rows.v.stage, T.STAGES, T.THREADS)
-            row_max = rows.row_max
-            row_sum = rows.row_sum
         else:
             if T.Q_BUFFERS == 2:
                 if n > 0:
                     _release_q(n - 1, T)
             accumulator, row_max, row_sum = _nothing(T)
-        _write(accumulator, row_max, row_sum, item, shared, output, T)
+            summed_up = _sum_up(row_max, row_sum, item, output, T)
+        _write(accumulator, summed_up, item, shared, output, T)
         if T.Q_BUFFERS == 1:
             _release_q(n, T)
         n += 1

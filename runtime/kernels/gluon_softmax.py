@@ -45,32 +45,39 @@ def _rescale_constraints(n):
 
 
 @gluon.jit
-def _load_bounds(BOUNDS, rows, num_rows, i: gl.constexpr):
-    """(start, length) of the i-th interval of each row; int32[2 * intervals, num_rows]."""
+def _interval(BOUNDS, rows, num_rows, i: gl.constexpr):
+    """(start, length) of the i-th interval of each row."""
     start = gl.load(BOUNDS + 2 * i * num_rows + rows)
-    return start, gl.load(BOUNDS + (2 * i + 1) * num_rows + rows) - start
+    return start[:, None], (gl.load(BOUNDS + (2 * i + 1) * num_rows + rows) - start)[:, None]
 
 
 @gluon.jit
-def mask_by_bounds(scores, block, BOUNDS, rows, num_rows, INTERVALS: gl.constexpr):
+def load_bounds(BOUNDS, rows, num_rows, INTERVALS: gl.constexpr):
+    """The intervals of rows for `mask_by_bounds`; BOUNDS: int32[2 * INTERVALS, num_rows].
+
+    Loaded well before scores are there, they come while those are made.
+    """
+    bounds = _interval(BOUNDS, rows, num_rows, 0)
+    for i in gl.static_range(1, INTERVALS):
+        bounds = bounds + _interval(BOUNDS, rows, num_rows, i)
+    return bounds
+
+
+@gluon.jit
+def mask_by_bounds(scores, block, bounds, INTERVALS: gl.constexpr):
     """-inf outside of the row's intervals."""
     COLUMNS: gl.constexpr = scores.shape[1]
     keys = block * COLUMNS + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, scores.type.layout))
     keys = keys[None, :]
-    s0, n0 = _load_bounds(BOUNDS, rows, num_rows, 0)
-    first = (scores, keys, s0[:, None], n0[:, None])
     if INTERVALS == 1:
-        masked = _mask_by_one(first)
+        s0, n0 = bounds
+        masked = _mask_by_one((scores, keys, s0, n0))
+    elif INTERVALS == 2:
+        s0, n0, s1, n1 = bounds
+        masked = _mask_by_two((scores, keys, s0, n0), (s1, n1))
     else:
-        s1, n1 = _load_bounds(BOUNDS, rows, num_rows, 1)
-        second = (s1[:, None], n1[:, None])
-        if INTERVALS == 2:
-            masked = _mask_by_two(first, second)
-        else:
-            s2, n2 = _load_bounds(BOUNDS, rows, num_rows, 2)
-            s3, n3 = _load_bounds(BOUNDS, rows, num_rows, 3)
-            others = (s2[:, None], n2[:, None], s3[:, None], n3[:, None])
-            masked = _mask_by_four(first, second, others)
+        s0, n0, s1, n1, s2, n2, s3, n3 = bounds
+        masked = _mask_by_four((scores, keys, s0, n0), (s1, n1), (s2, n2, s3, n3))
     return masked
 
 
