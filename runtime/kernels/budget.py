@@ -16,6 +16,11 @@ SMALLEST_SHARED_MEMORY = 99 * 1024  # [bytes] sm_86, sm_89, sm_120; CUDA program
 MAX_ACCUMULATORS = {"shared": 200, "registers": 100, "float32": 64, "gluon": 168}
 
 
+def padded_dim(head_dim: int) -> int:
+    """The head dimension of a block: a power of two, and 16 at least for a matrix product."""
+    return max(16, 1 << (head_dim - 1).bit_length())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """A device and the tensors of a call.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from cmask.runtime.kernels.budget import SMALLEST_SHARED_MEMORY, Budget, shortage
+from cmask.runtime.kernels.budget import SMALLEST_SHARED_MEMORY, Budget, padded_dim, shortage
 
 Direction = Literal["forward", "dkdv", "dq"]
 DIRECTIONS: tuple[Direction, ...] = ("forward", "dkdv", "dq")
@@ -53,10 +53,10 @@ class KernelConfig:
         Patterns need no room of their own: their loop has one block less in flight.
         On sm_100 what two products read stays in flight for one more block.
         """
-        both = (_padded(head_dim) + _padded(v_head_dim)) * itemsize
+        both = (padded_dim(head_dim) + padded_dim(v_head_dim)) * itemsize
         if self.kernel == "gluon" and self.direction == "dkdv":
             exchanged = 2 * self.block_m * self.block_n * itemsize  # dS, in two buffers
-            exchanged += self.block_m * _padded(head_dim) * 4  # dQ, on its way to memory
+            exchanged += self.block_m * padded_dim(head_dim) * 4  # dQ, on its way to memory
             rows = self.block_m * (8 + 4 * 8)  # a row's lse and delta, and four intervals of keys
             words = self.block_n * 16
             walked = self.block_m * both + rows + words
@@ -65,14 +65,14 @@ class KernelConfig:
             held, words = self.block_m * both, self.block_m * 16  # of a pattern
             return held + self.num_stages * (self.block_n * both + words) + _BARRIERS_GLUON
         if self.kernel == "gluon":
-            d, dv = math.prod(pieces_of(head_dim)), _padded(v_head_dim)
+            d, dv = math.prod(pieces_of(head_dim)), padded_dim(v_head_dim)
             held = q_buffers(d, dv) * self.block_m * max(d, dv) * itemsize
             walked = self.block_n * (d + dv) * itemsize + self.block_m * 16  # words of a pattern
             shared = held + self.num_stages * walked + _BARRIERS_GLUON
             return shared * programs_sharing(self.block_m)
         match self.direction:
             case "forward":
-                held = self.block_m * _padded(head_dim) * itemsize
+                held = self.block_m * padded_dim(head_dim) * itemsize
                 walked = self.block_n * both
             case "dq":
                 held = self.block_m * both
@@ -83,12 +83,12 @@ class KernelConfig:
         shared = held + self.num_stages * walked + _BARRIERS
         if not 100 <= architecture < 120:
             return shared
-        read_twice = {"forward": 0, "dq": self.block_n * _padded(head_dim) * itemsize}
+        read_twice = {"forward": 0, "dq": self.block_n * padded_dim(head_dim) * itemsize}
         return shared + read_twice.get(self.direction, walked) + _BARRIERS_SM_100
 
     def accumulators(self, *, head_dim: int, v_head_dim: int) -> int:
         """Float32 registers a thread that hold scores and results."""
-        d, dv = _padded(head_dim), _padded(v_head_dim)
+        d, dv = padded_dim(head_dim), padded_dim(v_head_dim)
         scores = self.block_m * self.block_n
         match self.direction:
             case "forward":
@@ -267,10 +267,5 @@ def pieces_of(head_dim: int) -> tuple[int, int]:
 
     Three quarters of 128 or 256 where that is enough: a piece's columns are a power of two.
     """
-    whole = _padded(head_dim)
+    whole = padded_dim(head_dim)
     return (3, whole // 4) if whole >= 128 and head_dim <= whole * 3 // 4 else (1, whole)
-
-
-def _padded(head_dim: int) -> int:
-    """The power of two that a block holds; a matrix product needs 16."""
-    return max(16, 1 << (head_dim - 1).bit_length())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass, fields
 
-from cmask.runtime.kernels.budget import ITEMSIZE
+from cmask.runtime.kernels.budget import ITEMSIZE, padded_dim
 
 MAX_SPLITS = 64
 PARTIAL_MIB = 128  # that partial results may take
@@ -40,8 +40,8 @@ class DecodeConfig:
 
         From 64 rows on Hopper multiplies from shared memory: the block worked on is there, too.
         """
-        both = (_padded(head_dim) + _padded(v_head_dim)) * itemsize
-        held = self.block_m * (_padded(head_dim) + self.block_n) * itemsize
+        both = (padded_dim(head_dim) + padded_dim(v_head_dim)) * itemsize
+        held = self.block_m * (padded_dim(head_dim) + self.block_n) * itemsize
         blocks = self.num_stages - (self.block_m < 64)
         return held + max(1, blocks) * self.block_n * both + _SCRATCH
 
@@ -93,7 +93,7 @@ def choose_decode_config(
     page_size: [keys] of a paged cache; 0 for a contiguous one.
     shared_memory_limit: [bytes] that one program of the device may have.
     """
-    is_wide = max(_padded(head_dim), _padded(v_head_dim)) > 128
+    is_wide = max(padded_dim(head_dim), padded_dim(v_head_dim)) > 128
     # an address for each key of a block, or twice as many sums, fill a thread's registers
     is_large = is_wide or page_size % 64 > 0
     most = 16 if dtype == "float32" else 32 if is_large else 64
@@ -139,8 +139,3 @@ def choose_splits(
     if is_ragged:
         chosen = max(chosen, min(_RAGGED_SPLITS, most))
     return chosen, least
-
-
-def _padded(head_dim: int) -> int:
-    """The power of two that a block holds; a matrix product needs 16."""
-    return max(16, 1 << (head_dim - 1).bit_length())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cmask.runtime.kernels.budget import padded_dim
 from cmask.runtime.kernels.decode_config import DecodeLaunch
-from cmask.runtime.kernels.tensors import ALIGNMENT, LOG2_E, padded_dim, precision_of
+from cmask.runtime.kernels.tensors import ALIGNMENT, LOG2_E, precision_of
 from cmask.runtime.kernels.triton_decode import decode_splits, merge_splits
 
 _LN_2 = 1 / LOG2_E

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cmask.runtime.kernels import triton_backward
+from cmask.runtime.kernels.budget import padded_dim
 from cmask.runtime.kernels.gluon_backward_dq_sm90 import attention_backward_dq
 from cmask.runtime.kernels.gluon_backward_sm90 import attention_backward
 from cmask.runtime.kernels.gluon_descriptors import (
@@ -25,7 +26,7 @@ from cmask.runtime.kernels.gluon_descriptors import (
     words_of,
 )
 from cmask.runtime.kernels.launch import Launch
-from cmask.runtime.kernels.tensors import LOG2_E, aligned_zeros, padded_dim
+from cmask.runtime.kernels.tensors import LOG2_E, aligned_zeros
 from cmask.runtime.kernels.tickets import current_tickets
 from cmask.runtime.kernels.triton_sums import write_dkdv_of_parts, write_dq_of_sums
 

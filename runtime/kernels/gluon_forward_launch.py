@@ -12,6 +12,7 @@ import torch
 import triton
 from torch import Tensor
 
+from cmask.runtime.kernels.budget import padded_dim
 from cmask.runtime.kernels.config import pieces_of, programs_sharing, q_buffers
 from cmask.runtime.kernels.cuda_launch import Relaunch
 from cmask.runtime.kernels.gluon_descriptors import (
@@ -25,7 +26,7 @@ from cmask.runtime.kernels.gluon_descriptors import (
 from cmask.runtime.kernels.gluon_forward_sm90 import attention_forward
 from cmask.runtime.kernels.launch import Launch
 from cmask.runtime.kernels.operator import empty_output
-from cmask.runtime.kernels.tensors import ALIGNMENT, LOG2_E, aligned_zeros, padded_dim
+from cmask.runtime.kernels.tensors import ALIGNMENT, LOG2_E, aligned_zeros
 from cmask.runtime.kernels.tickets import tickets_of
 
 # (registers a thread at launch, registers of a consumer's thread): 64K registers hold two

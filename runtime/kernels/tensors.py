@@ -83,11 +83,6 @@ def checked_strides(x: Tensor) -> list[int]:
     return [*strides[:-1], 1]
 
 
-def padded_dim(head_dim: int) -> int:
-    """The head dimension of a block: a power of two, and 16 at least for a matrix product."""
-    return max(16, 1 << (head_dim - 1).bit_length())
-
-
 def precision_of(dtype: torch.dtype) -> str:
     """Of matrix products: float32 stays float32; halves are exact anyway."""
     return "ieee" if dtype == torch.float32 else "tf32"

@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cmask.runtime.kernels.budget import padded_dim
 from cmask.runtime.kernels.launch import Launch
 from cmask.runtime.kernels.tensors import (
     LOG2_E,
@@ -27,7 +28,6 @@ from cmask.runtime.kernels.tensors import (
     aligned_zeros,
     has_tma,
     is_aligned,
-    padded_dim,
     piece_of_rows,
     precision_of,
     rows_of_heads,

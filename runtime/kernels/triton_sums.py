@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cmask.runtime.kernels.tensors import padded_dim
+from cmask.runtime.kernels.budget import padded_dim
 from cmask.runtime.kernels.triton_blocks import rows_of_slots
 
 

@@ -13,8 +13,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from cmask.runtime.kernels.budget import padded_dim
 from cmask.runtime.kernels.config import DIRECTIONS, Direction, KernelConfig, choose_config
-from cmask.runtime.kernels.tensors import padded_dim
 from cmask.runtime.kernels.triton_backward import backward_dkdv, backward_dq, backward_rows
 from cmask.runtime.kernels.triton_forward import attention_forward
 from support.ahead import SHARED_MEMORY, compile_measured, report

@@ -13,10 +13,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from cmask.runtime.kernels.budget import ITEMSIZE
+from cmask.runtime.kernels.budget import ITEMSIZE, padded_dim
 from cmask.runtime.kernels.decode_config import choose_decode_config
 from cmask.runtime.kernels.decode_launch import stages_of_loop
-from cmask.runtime.kernels.tensors import padded_dim
 from cmask.runtime.kernels.triton_decode import decode_splits, merge_splits
 from support.ahead import SHARED_MEMORY, compile_measured, report
 
