@@ -193,6 +193,8 @@ def check_blocks(blocks: StoredBlocks) -> None:
     _check_lists(blocks.bounds_offsets, blocks.bounds_runs, owners, (others, others + 1))
     num_patterns = len(blocks.patterns)
     _check_lists(blocks.pattern_offsets, blocks.pattern_blocks, owners, (others, num_patterns))
+    if len(blocks.bounds_runs) and len(blocks.pattern_blocks):
+        raise FormatError("blocks are masked by row bounds or by patterns, not by both")
     if blocks.patterns.shape != (num_patterns, blocks.block_m, 4):
         raise FormatError("patterns must be [count, block_m, 4]")
     if not np.array_equal(np.sort(blocks.order), np.arange(owners)):

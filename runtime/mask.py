@@ -193,7 +193,7 @@ def _restored(
     bound: BoundMask, stored: Sequence[StoredBlocks]
 ) -> dict[tuple[int, int], Descriptor]:
     return {
-        (s.block_m, s.block_n): restore(s, bound.split.intervals)
+        (s.block_m, s.block_n): restore(s, bound.split)
         for s in stored
         if (s.q_len, s.kv_len) == bound.slot_lengths
     }

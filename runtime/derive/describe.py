@@ -172,8 +172,15 @@ def _partial_blocks(parts: Split, grid: Grid, full: Runs, partial: Runs) -> tupl
     return keys >> 32, keys & 0xFFFFFFFF
 
 
-def restore(stored: StoredBlocks, intervals: RowIntervals) -> Descriptor:
-    """The whole descriptor from its stored half and the row intervals of the same mask."""
+def restore(stored: StoredBlocks, parts: Split) -> Descriptor:
+    """The whole descriptor from its stored half and the clauses of the same mask.
+
+    Raises `BindError` if it masks blocks by row bounds that the mask does not have.
+    """
+    intervals = parts.intervals
+    most = int(intervals.counts.max(initial=0))
+    if len(stored.bounds_runs) and (parts.others or most > MAX_BOUNDS):
+        raise BindError("the stored blocks need row bounds, which this mask has not: compile anew")
     block_m, block_n = stored.block_m, stored.block_n
     num_q_blocks, num_kv_blocks = -(-stored.q_len // block_m), -(-stored.kv_len // block_n)
     full = _stored_runs(stored.full_offsets, stored.full_runs, FULL)

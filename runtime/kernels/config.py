@@ -80,7 +80,10 @@ class KernelConfig:
             case "dkdv":
                 held = self.block_n * both
                 walked = self.block_m * (both + 8)  # and a row's lse and delta
-        shared = held + self.num_stages * walked + _BARRIERS
+        scores = self.block_m * self.block_n
+        # float32 scores change their layout between the products; of 32 × 32, _BARRIERS has room
+        scratch = scores * itemsize * 9 // 8 if itemsize == 4 and scores > 1024 else 0
+        shared = held + self.num_stages * walked + scratch + _BARRIERS
         if not 100 <= architecture < 120:
             return shared
         read_twice = {"forward": 0, "dq": self.block_n * padded_dim(head_dim) * itemsize}

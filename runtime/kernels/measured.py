@@ -7,14 +7,8 @@ from dataclasses import asdict
 
 from cmask.runtime.kernels import HALVES
 from cmask.runtime.kernels.budget import Budget, shortage
-from cmask.runtime.kernels.config import (
-    DIRECTIONS,
-    GLUON_BACKWARD_DIMS,
-    GLUON_SHAPES,
-    GLUON_STAGES,
-    Direction,
-    KernelConfig,
-)
+from cmask.runtime.kernels.config import Direction, KernelConfig
+from cmask.runtime.kernels.config_checks import fault_of
 from cmask.runtime.schema import StoredConfig
 
 Measured = dict[Direction, KernelConfig]
@@ -33,27 +27,22 @@ def measured_configs(stored: Sequence[StoredConfig], budget: Budget) -> Measured
         for config in stored
         if config.measured is not None and (config.target, config.dtype, config.head_dim) == key
     ]
-    return {
+    fit = {
         config.direction: config
         for config in found
         if _exists(config, budget) and not shortage(config, budget)
     }
+    kernels = [fit[direction].kernel for direction in ("dkdv", "dq") if direction in fit]
+    if kernels == ["triton", "gluon"]:  # no kernel makes dQ beside a portable dK and dV
+        del fit["dq"]
+    return fit
 
 
 def _exists(config: KernelConfig, budget: Budget) -> bool:
     """Whether there is such a kernel."""
-    if config.direction not in DIRECTIONS or config.kernel not in ("triton", "gluon"):
+    if fault_of(config, budget.head_dim, budget.v_head_dim):
         return False
-    if config.kernel == "triton":
-        return min(config.block_m, config.block_n) >= 16  # a matrix product's least side
-    dims = (budget.head_dim, budget.v_head_dim)
-    return (
-        budget.architecture == 90
-        and budget.dtype in HALVES
-        and config.num_stages in GLUON_STAGES[config.direction]
-        and (config.block_m, config.block_n) in GLUON_SHAPES[config.direction]
-        and (config.direction == "forward" or dims in GLUON_BACKWARD_DIMS)
-    )
+    return config.kernel == "triton" or (budget.architecture == 90 and budget.dtype in HALVES)
 
 
 def kernel_of(measured: Measured, *, needs_grad: bool) -> str | None:

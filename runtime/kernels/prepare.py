@@ -13,18 +13,16 @@ from cmask.runtime.checks import listed
 from cmask.runtime.derive.bound import BoundMask
 from cmask.runtime.derive.boxes import GridRows
 from cmask.runtime.kernels import HALVES, NAMES, choose_kernel
-from cmask.runtime.kernels.budget import ITEMSIZE, SMALLEST_SHARED_MEMORY, Budget
+from cmask.runtime.kernels.budget import ITEMSIZE, SMALLEST_SHARED_MEMORY, Budget, shortage
 from cmask.runtime.kernels.config import (
     DIRECTIONS,
-    GLUON_BACKWARD_DIMS,
     GLUON_BACKWARD_DQ,
-    GLUON_SHAPES,
-    GLUON_STAGES,
     MAX_HEAD_DIM,
     Direction,
     KernelConfig,
     choose_config,
 )
+from cmask.runtime.kernels.config_checks import check_config
 from cmask.runtime.kernels.decode_rows import DecodeKind, Decoding, decoding_of, why_not_rows
 from cmask.runtime.kernels.device import DeviceDescriptor
 from cmask.runtime.kernels.launch import Launch
@@ -284,10 +282,19 @@ def _configs(
     if kernel == "reference":
         return [REFERENCE_CONFIG]
     limit, architecture = _resources(kind.device)
+    budget = Budget(
+        dtype=_name(kind.dtype),
+        head_dim=kind.head_dim,
+        v_head_dim=kind.v_head_dim,
+        shared_memory_limit=limit,
+        architecture=architecture,
+    )
     given = of_kernel(measured, kernel)
     given |= {config.direction: config for config in kind.configs or ()}
     for config in given.values():
         check_config(config, kernel, kind.head_dim, kind.v_head_dim)
+        if config.kernel == "gluon" and (lack := shortage(config, budget)):
+            raise ValueError(f'{config.direction} by "gluon" with these blocks {lack}')
 
     def chosen(direction: Direction) -> KernelConfig:
         return given.get(direction) or choose_config(
@@ -312,36 +319,6 @@ def _configs(
     if dq.kernel == "gluon" and not by_hopper:
         raise ValueError(f'dq by "gluon" needs dkdv by "gluon", got "{configs[1].kernel}"')
     return configs
-
-
-def check_config(config: KernelConfig, kernel: str, head_dim: int, v_head_dim: int) -> None:
-    """Refuse a configuration that no kernel has, or not the one that runs.
-
-    kernel: of the call.  Raises ValueError.
-    """
-    if config.direction == "forward" and config.kernel != kernel:
-        raise ValueError(f'a forward by "{config.kernel}" needs that kernel, got {kernel}')
-    if config.kernel != "gluon":
-        return
-    if kernel != "gluon":
-        raise ValueError(f'{config.direction} by "gluon" needs kernel="gluon", got {kernel}')
-    shapes = GLUON_SHAPES[config.direction]
-    if (config.block_m, config.block_n) not in shapes:
-        known = listed(f"{m} × {n}" for m, n in shapes)
-        raise ValueError(
-            f'{config.direction} by "gluon" has blocks of {known}, got '
-            f"{config.block_m} × {config.block_n}"
-        )
-    stages = GLUON_STAGES[config.direction]
-    if config.num_stages not in stages:
-        raise ValueError(
-            f'{config.direction} by "gluon" has {listed(stages)} stages, got {config.num_stages}'
-        )
-    if config.direction != "forward" and (head_dim, v_head_dim) not in GLUON_BACKWARD_DIMS:
-        raise ValueError(
-            f'{config.direction} by "gluon" serves head dimensions 64 and 128, the same for q and '
-            f"v, got {head_dim} and {v_head_dim}"
-        )
 
 
 def _resources(device: torch.device) -> tuple[int, int]:

@@ -15,10 +15,13 @@ from cmask.grammar.source import Source
 from cmask.runtime.attend import attention
 from cmask.runtime.kernels import choose_kernel, operator
 from cmask.runtime.kernels.config import Direction, KernelConfig
-from cmask.runtime.kernels.prepare import CallKind, check_config, prepare
+from cmask.runtime.kernels.config_checks import check_config
+from cmask.runtime.kernels.prepare import CallKind, prepare
 from cmask.runtime.mask import Plan
 from support import dense
+from support.attending import random_inputs, shipped
 from support.dense import DensePlan
+from support.hopper.calls import calls_run_here
 
 TILED = """
 mask tiled {
@@ -207,8 +210,9 @@ def test_the_hopper_kernel_runs_on_hopper_only() -> None:
 
 
 def config_of(direction: Direction, m: int, n: int, kernel: str) -> KernelConfig:
+    warps = m // 16 if direction == "forward" and kernel == "gluon" else 8
     return KernelConfig(
-        direction=direction, block_m=m, block_n=n, num_warps=8, num_stages=2, kernel=kernel
+        direction=direction, block_m=m, block_n=n, num_warps=warps, num_stages=2, kernel=kernel
     )
 
 
@@ -224,6 +228,12 @@ def config_of(direction: Direction, m: int, n: int, kernel: str) -> KernelConfig
         (("dkdv", 64, 128, "gluon"), "gluon", (64, 128), "64 and 128, the same .* 64 and 128"),
         (("dq", 64, 128, "gluon"), "gluon", (64, 64), "blocks of 128 × 64, got 64 × 128"),
         (("dq", 128, 64, "gluon"), "gluon", (96, 96), "dq .* 64 and 128, the same .* 96 and 96"),
+        (("dkdv", 256, 64, "triton"), "triton", (64, 64), "sides of 16, .*, 128, got 256 × 64"),
+        (("forward", 48, 64, "triton"), "triton", (64, 64), "sides of .*, got 48 × 64"),
+        (("dq", 64, 4, "triton"), "gluon", (64, 64), "sides of .*, got 64 × 4"),
+        (("dq", -64, 64, "triton"), "triton", (64, 64), "whole numbers above 0"),
+        (("fwd", 64, 64, "gluon"), "gluon", (64, 64), "forward, dkdv, dq, got 'fwd'"),
+        (("forward", 64, 64, "decode"), "decode", (64, 64), '"triton" or "gluon", got .decode'),
     ],
 )
 def test_a_config_that_no_kernel_has_is_refused_in_words(
@@ -242,11 +252,43 @@ def test_stages_without_barriers_are_refused(direction: Direction, stages: int) 
         check_config(config, "gluon", 128, 128)
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_warps": 3}, "has 1, 2, 4, 8, 16, 32 warps, got 3"),
+        ({"num_stages": 9}, "at most 8 stages, got 9"),
+        ({"num_stages": 2.0}, "whole numbers"),
+        ({"l2_mib": 0}, "whole numbers"),
+        ({"kernel": "gluon", "num_warps": 4}, "has 8 warps for such blocks, got 4"),
+    ],
+)
+def test_numbers_that_no_kernel_has_are_refused(change: dict[str, Any], words: str) -> None:
+    config = replace(config_of("forward", 128, 128, "triton"), **change)
+    with pytest.raises(ValueError, match=words):
+        check_config(config, config.kernel, 128, 128)
+
+
+def test_blocks_beyond_the_padding_of_a_plan_on_the_device_are_refused() -> None:
+    """They read behind its tables: gradients were NaN."""
+    plan = shipped("causal", 4096).plan(300, device="cpu").bind_(text=torch.tensor(300))
+    q, k, v = random_inputs(plan, heads=(2, 1), dims=(16, 16), dtype=torch.float32)
+    with pytest.raises(ValueError, match="got 256 × 64"):
+        attention(q, k, v, plan, kernel="triton", configs=(config_of("dkdv", 256, 64, "triton"),))
+
+
+def test_a_hopper_block_that_does_not_fit_says_by_how_much() -> None:
+    plan = shipped("causal", 300).bind()
+    q, k, v = random_inputs(plan, heads=(1, 1), dims=(256, 256), dtype=torch.bfloat16)
+    config = config_of("forward", 128, 128, "gluon")
+    with calls_run_here(), pytest.raises(ValueError, match=r"needs 3.* bytes of shared memory"):
+        attention(q, k, v, plan, kernel="gluon", configs=(config,))
+
+
 def test_a_config_that_a_kernel_has_is_taken() -> None:
     for config in (
         ("forward", 64, 64, "gluon"),
         ("dkdv", 64, 128, "gluon"),
-        ("dq", 9, 9, "triton"),
+        ("dq", 16, 16, "triton"),
         ("dq", 128, 64, "gluon"),
     ):
         check_config(config_of(*config), "gluon", 128, 128)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -156,6 +157,24 @@ def test_a_scale_and_a_block_shape_of_the_callers() -> None:
         kernel="triton", config=config,
     )  # fmt: skip
     check_decoded(batch, found, scale=0.7)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"block_m": -16}, "sides of 16, 32, 64, 128, got -16 × 16"),
+        ({"block_n": 48}, "got 16 × 48"),
+        ({"num_warps": 3}, "got 3 and 1"),
+        ({"num_stages": 0}, "1 to 8 stages, got 4 and 0"),
+    ],
+)
+def test_a_block_shape_that_no_kernel_has_is_refused(change: dict[str, int], words: str) -> None:
+    """Of a negative one no program ran: the output was what lay in memory."""
+    batch = sequences(CHUNKS, [70], rows=5)
+    k, v = contiguous(batch, 70)
+    config = replace(DecodeConfig(block_m=16, block_n=16, num_warps=4, num_stages=1), **change)
+    with pytest.raises(ValueError, match=words):
+        decode(batch.q, k, v, rows_plan(CHUNKS, 70, 5), kernel="triton", config=config)
 
 
 def test_large_scores_do_not_overflow() -> None:

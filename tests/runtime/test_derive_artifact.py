@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -19,9 +20,10 @@ from cmask.grammar.source import Source
 from cmask.runtime.artifact import ArtifactError, read_artifact, store, write_artifact
 from cmask.runtime.derive.bound import bind
 from cmask.runtime.derive.facts import facts_of
+from cmask.runtime.derive.sizes import BindError
 from cmask.runtime.descriptor import Descriptor
 from cmask.runtime.mask import load
-from cmask.runtime.schema import Body
+from cmask.runtime.schema import Body, StoredBlocks
 from support.descriptor_checks import check_descriptor
 from support.strategies import BoundCase, bound_masks, composed
 
@@ -111,6 +113,39 @@ def test_an_artifact_of_another_version_says_which(small: bytes) -> None:
     newer = msgpack.packb({**outer, "format_version": 3})
     with pytest.raises(ArtifactError, match=r"version 3.*compile the mask again"):
         read_artifact(newer)
+
+
+def _by_bounds(blocks: StoredBlocks, first: int) -> StoredBlocks:
+    """Pattern blocks of query blocks from `first` on as runs masked by row bounds."""
+    kept = int(blocks.pattern_offsets[first])
+    moved = blocks.pattern_blocks[kept:, :1]
+    return replace(
+        blocks,
+        bounds_offsets=np.maximum(blocks.pattern_offsets - np.int32(kept), np.int32(0)),
+        bounds_runs=np.concatenate([moved, moved + np.int32(1)], axis=1),
+        pattern_offsets=np.minimum(blocks.pattern_offsets, np.int32(kept)),
+        pattern_blocks=blocks.pattern_blocks[:kept],
+        patterns=blocks.patterns[: None if kept else 0],
+    )
+
+
+def test_blocks_masked_in_two_ways_are_refused(small: bytes) -> None:
+    """The Hopper forward masked the first of them by the bounds of another block."""
+    body = read_artifact(small)
+    mixed = [_by_bounds(blocks, 1) for blocks in body.descriptors]
+    assert all(len(b.pattern_blocks) and len(b.bounds_runs) for b in mixed)
+    with pytest.raises(ArtifactError, match="row bounds or by patterns, not by both"):
+        read_artifact(write_artifact(replace(body, descriptors=tuple(mixed))))
+
+
+def test_row_bounds_that_a_mask_does_not_have_are_refused(small: bytes) -> None:
+    """Blocks of a disc, which rows see no intervals of, were dropped."""
+    body = read_artifact(small)
+    assert any(blocks.pattern_offsets[-1] for blocks in body.descriptors)
+    moved = tuple(_by_bounds(blocks, 0) for blocks in body.descriptors)
+    mask = load(write_artifact(replace(body, descriptors=moved)))
+    with pytest.raises(BindError, match="row bounds, which this mask has not"):
+        mask.bind()
 
 
 HOSTILE = (-1, -(2**31), 2**31 - 1, 2**63, 10**6, None, "x", b"", [], {}, True, float("nan"))

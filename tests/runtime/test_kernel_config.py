@@ -37,6 +37,29 @@ DEVICES = (
 
 
 # ------------------------------------------------------------------ configurations
+@pytest.mark.parametrize(
+    ("direction", "m", "n", "warps", "stages", "head_dim", "architecture", "allocated"),
+    [
+        ("forward", 128, 128, 16, 6, 32, 90, 264_704),
+        ("forward", 128, 128, 16, 4, 32, 80, 198_144),
+        ("dkdv", 64, 64, 8, 3, 32, 80, 87_552),
+        ("forward", 64, 128, 8, 4, 16, 80, 86_272),
+    ],
+)
+def test_large_blocks_of_float32_take_what_triton_allocates(
+    direction: Direction, m: int, n: int, warps: int, stages: int, head_dim: int,
+    architecture: int, allocated: int,
+) -> None:  # fmt: skip
+    """By compilers ahead of time (Triton 3.9); believed smaller, they could not be launched."""
+    config = KernelConfig(
+        direction=direction, block_m=m, block_n=n, num_warps=warps, num_stages=stages
+    )
+    estimate = config.shared_memory_bytes(
+        head_dim=head_dim, v_head_dim=head_dim, itemsize=4, architecture=architecture
+    )
+    assert allocated <= estimate <= 1.3 * allocated
+
+
 @pytest.mark.parametrize(("architecture", "limit"), DEVICES)
 @pytest.mark.parametrize("dtype", ITEMSIZE)
 @pytest.mark.parametrize("direction", DIRECTIONS)

@@ -12,7 +12,13 @@ import torch
 from cmask.runtime.artifact import ArtifactError, read_artifact, write_artifact
 from cmask.runtime.kernels import prepare as preparing
 from cmask.runtime.kernels.budget import Budget, shortage
-from cmask.runtime.kernels.config import DIRECTIONS, GLUON_BACKWARD, KernelConfig, choose_config
+from cmask.runtime.kernels.config import (
+    DIRECTIONS,
+    GLUON_BACKWARD,
+    GLUON_BACKWARD_DQ,
+    KernelConfig,
+    choose_config,
+)
 from cmask.runtime.kernels.device import DeviceDescriptor
 from cmask.runtime.kernels.launch import Launch
 from cmask.runtime.kernels.measured import kernel_of, measured_configs, of_kernel
@@ -79,12 +85,21 @@ def test_values_of_another_head_dim_were_not_measured() -> None:
         replace(FORWARD, num_stages=1),
         replace(FORWARD, num_stages=4),
         replace(GLUON_BACKWARD, num_stages=3),
+        replace(FORWARD, num_warps=16),
         replace(FORWARD, kernel="cute"),
         replace(GLUON_BACKWARD, direction="dq"),
     ],
 )
 def test_what_the_device_cannot_run_is_left_out(unfit: KernelConfig) -> None:
     assert measured_configs([stored(unfit)], HOPPER) == {}
+
+
+def test_dq_of_hopper_is_left_out_beside_portable_dkdv() -> None:
+    """No kernel has the pair: every training call was refused, though its caller chose nothing."""
+    wide = replace(HOPPER, head_dim=128, v_head_dim=128)
+    both = [stored(GLUON_BACKWARD_DQ), stored(DKDV)]
+    assert measured_configs(both, wide) == {"dkdv": DKDV}
+    assert measured_configs([stored(GLUON_BACKWARD_DQ)], wide) == {"dq": GLUON_BACKWARD_DQ}
 
 
 def test_a_hopper_kernel_runs_nowhere_else() -> None:
