@@ -148,6 +148,10 @@ def attention(
 
     Raises ValueError that names the argument, what was expected and what came.
     """
+    if not hasattr(plan, "ready"):
+        raise TypeError(f"plan must be what `mask.bind(...)` gives, got {type(plan).__name__}")
+    if configs is not None:
+        configs = tuple(configs)
     q, k, v = autocasted(q, k, v)
     needs_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     key: Hashable = None

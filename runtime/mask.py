@@ -50,6 +50,9 @@ class Mask:
 
     body: Body
 
+    def __repr__(self) -> str:
+        return f"Mask({self.name})"
+
     @property
     def name(self) -> str:
         """The name written behind `mask`."""

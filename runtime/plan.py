@@ -59,6 +59,10 @@ class Plan:
     _shape: tuple[int, int] | None = None
     variants: tuple[PlanVariant, ...] = ()
 
+    def __repr__(self) -> str:
+        name, lengths = self._bound.form.name, f"{self.q_len} × {self.kv_len}"
+        return f"Plan({name}: {lengths} queries × keys, {self.device})"
+
     def __getstate__(self) -> dict[str, object]:
         """For copies, which find the short way of their calls anew: it is of kernels and locks."""
         return {**self.__dict__, "ready": {}}

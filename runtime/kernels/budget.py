@@ -37,17 +37,24 @@ class Budget:
     architecture: int = 80
 
 
-def shortage(config: KernelConfig, budget: Budget) -> str:
-    """What a configuration lacks there, in words; empty if it fits."""
+def shortage(config: KernelConfig, budget: Budget, *, alone: bool = False) -> str:
+    """What a configuration lacks there, in words; empty if it fits.
+
+    alone: it may have a multiprocessor to itself, where two programs would share one; registers
+        are not counted.
+    """
     needed = config.shared_memory_bytes(
         head_dim=budget.head_dim,
         v_head_dim=budget.v_head_dim,
         itemsize=ITEMSIZE[budget.dtype],
         architecture=budget.architecture,
+        alone=alone,
     )
     if needed > budget.shared_memory_limit:
         limit = budget.shared_memory_limit
         return f"needs {needed:,} bytes of shared memory, there are {limit:,}"
+    if alone:
+        return ""
     held = config.accumulators(head_dim=budget.head_dim, v_head_dim=budget.v_head_dim)
     most = _most_accumulators(config, budget)
     if held > most:

@@ -44,11 +44,17 @@ class KernelConfig:
     l2_mib: int = L2_MIB
 
     def shared_memory_bytes(
-        self, *, head_dim: int, v_head_dim: int, itemsize: int, architecture: int = 90
+        self,
+        *,
+        head_dim: int,
+        v_head_dim: int,
+        itemsize: int,
+        architecture: int = 90,
+        alone: bool = False,
     ) -> int:
         """Blocks held, blocks in flight, barriers; what Triton allocates, or a bit more.
 
-        Where two programs are to share a multiprocessor: of both.
+        Where two programs are to share a multiprocessor: of both, or of one if it is `alone`.
 
         Patterns need no room of their own: their loop has one block less in flight.
         On sm_100 what two products read stays in flight for one more block.
@@ -69,7 +75,7 @@ class KernelConfig:
             held = q_buffers(d, dv) * self.block_m * max(d, dv) * itemsize
             walked = self.block_n * (d + dv) * itemsize + self.block_m * 16  # words of a pattern
             shared = held + self.num_stages * walked + _BARRIERS_GLUON
-            return shared * programs_sharing(self.block_m)
+            return shared * (1 if alone else programs_sharing(self.block_m))
         match self.direction:
             case "forward":
                 held = self.block_m * padded_dim(head_dim) * itemsize

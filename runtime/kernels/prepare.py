@@ -293,7 +293,7 @@ def _configs(
     given |= {config.direction: config for config in kind.configs or ()}
     for config in given.values():
         check_config(config, kernel, kind.head_dim, kind.v_head_dim)
-        if config.kernel == "gluon" and (lack := shortage(config, budget)):
+        if config.kernel == "gluon" and (lack := shortage(config, budget, alone=True)):
             raise ValueError(f'{config.direction} by "gluon" with these blocks {lack}')
 
     def chosen(direction: Direction) -> KernelConfig:

@@ -12,6 +12,7 @@ from torch import Tensor
 from cmask.runtime.attend import attention
 from cmask.runtime.kernels.config import KernelConfig
 from support import dense
+from support.attending import shipped
 from support.budgets import Results, Upstream, check_budget, eager
 from support.dense import Bools, DensePlan, Masking
 
@@ -348,3 +349,16 @@ def test_the_reference_passes_gradcheck_in_float64() -> None:
         return out, lse.masked_fill(lse == -torch.inf, 0.0)
 
     assert torch.autograd.gradcheck(both, tensors)
+
+
+def test_a_mask_without_sizes_is_refused_in_words() -> None:
+    mask = shipped("causal", 20)
+    q = torch.zeros(1, 1, 20, 16)
+    with pytest.raises(TypeError, match=r"what `mask.bind\(...\)` gives, got Mask"):
+        attention(q, q, q, mask)  # type: ignore[call-overload]
+
+
+def test_a_plan_is_a_line_when_printed() -> None:
+    mask = shipped("causal", 20)
+    plan = mask.bind()
+    assert (repr(mask), repr(plan)) == ("Mask(causal)", "Plan(causal: 20 × 20 queries × keys, cpu)")
