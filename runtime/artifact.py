@@ -28,6 +28,7 @@ from cmask.runtime.closed_form import (
 from cmask.runtime.derive.sizes import walk
 from cmask.runtime.descriptor import Descriptor
 from cmask.runtime.expressions import Entry
+from cmask.runtime.kernels.config import MOST_STAGES, WARPS
 from cmask.runtime.schema import (
     FORMAT_VERSION,
     FORMAT_VERSION_WITH_HEADS,
@@ -177,7 +178,7 @@ def _check_region(region: Region) -> None:
 def check_config(config: StoredConfig) -> None:
     """Numbers that a kernel can be launched with; raises `FormatError`."""
     _check_block(config)
-    if config.num_warps not in (1, 2, 4, 8, 16, 32) or not 1 <= config.num_stages <= 8:
+    if config.num_warps not in WARPS or not 1 <= config.num_stages <= MOST_STAGES:
         raise FormatError("a configuration needs warps by a power of two, and 1 to 8 stages")
     if not 1 <= config.head_dim < 2**31 or not 1 <= config.l2_mib < 2**20:
         raise FormatError("a configuration needs a head dimension and a budget of L2")

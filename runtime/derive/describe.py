@@ -119,10 +119,9 @@ def _blocks(view: View, parts: Split, block_m: int, block_n: int, masking: str) 
     )
     runs = runs_of.classify(parts.intervals, (grid.queries >= 0).sum(axis=1), block_m, block_n)
     full, partial = runs.of_kind(FULL), runs.of_kind(PARTIAL)
-    most = int(parts.intervals.counts.max(initial=0))
     padded: NDArray[np.bool_] = np.any(grid.keys[: view.kv_len // block_n] < 0, axis=1)
     has_padding = view.k_slots is not None and bool((view.k_slots < 0).any())
-    can_bound = not parts.others and most <= MAX_BOUNDS and not has_padding
+    can_bound = _has_bounds(parts) and not has_padding
     if padded.any():
         full, partial = _without_padding(full, partial, padded)
     if masking == "bounds" and not can_bound:
@@ -145,6 +144,11 @@ def _blocks(view: View, parts: Split, block_m: int, block_n: int, masking: str) 
             )
     unused = Patterns(nothing, np.zeros((0, block_m, block_n), bool))
     return Blocks(full, partial, nothing, nothing, nothing, unused)
+
+
+def _has_bounds(parts: Split) -> bool:
+    """Whether at most 4 intervals a row say all of the mask."""
+    return not parts.others and int(parts.intervals.counts.max(initial=0)) <= MAX_BOUNDS
 
 
 def _without_padding(full: Runs, partial: Runs, padded: NDArray[np.bool_]) -> tuple[Runs, Runs]:
@@ -177,9 +181,7 @@ def restore(stored: StoredBlocks, parts: Split) -> Descriptor:
 
     Raises `BindError` if it masks blocks by row bounds that the mask does not have.
     """
-    intervals = parts.intervals
-    most = int(intervals.counts.max(initial=0))
-    if len(stored.bounds_runs) and (parts.others or most > MAX_BOUNDS):
+    if len(stored.bounds_runs) and not _has_bounds(parts):
         raise BindError("the stored blocks need row bounds, which this mask has not: compile anew")
     block_m, block_n = stored.block_m, stored.block_n
     num_q_blocks, num_kv_blocks = -(-stored.q_len // block_m), -(-stored.kv_len // block_n)
@@ -210,7 +212,7 @@ def restore(stored: StoredBlocks, parts: Split) -> Descriptor:
         by_key=by_key,
         patterns=stored.patterns,
         key_patterns=pack_pattern(bits.transpose(0, 2, 1)),
-        bounds=_bounds(intervals, partial, num_q_blocks * block_m),
+        bounds=_bounds(parts.intervals, partial, num_q_blocks * block_m),
         key_is_read=read,
     )
 

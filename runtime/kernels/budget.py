@@ -37,29 +37,28 @@ class Budget:
     architecture: int = 80
 
 
-def shortage(config: KernelConfig, budget: Budget, *, alone: bool = False) -> str:
-    """What a configuration lacks there, in words; empty if it fits.
-
-    alone: it may have a multiprocessor to itself, where two programs would share one; registers
-        are not counted.
-    """
-    needed = config.shared_memory_bytes(
-        head_dim=budget.head_dim,
-        v_head_dim=budget.v_head_dim,
-        itemsize=ITEMSIZE[budget.dtype],
-        architecture=budget.architecture,
-        alone=alone,
-    )
-    if needed > budget.shared_memory_limit:
-        limit = budget.shared_memory_limit
-        return f"needs {needed:,} bytes of shared memory, there are {limit:,}"
-    if alone:
-        return ""
+def shortage(config: KernelConfig, budget: Budget) -> str:
+    """What a configuration lacks there, in words; empty if it fits, beside others of its kind."""
+    if lack := lack_of_memory(config, budget, config.programs_sharing):
+        return lack
     held = config.accumulators(head_dim=budget.head_dim, v_head_dim=budget.v_head_dim)
     most = _most_accumulators(config, budget)
     if held > most:
         return f"needs {held} registers a thread for scores and results, there are {most}"
     return ""
+
+
+def lack_of_memory(config: KernelConfig, budget: Budget, programs: int = 1) -> str:
+    """What so many programs on one multiprocessor lack of shared memory; empty if they fit."""
+    needed = programs * config.shared_memory_bytes(
+        head_dim=budget.head_dim,
+        v_head_dim=budget.v_head_dim,
+        itemsize=ITEMSIZE[budget.dtype],
+        architecture=budget.architecture,
+    )
+    if needed <= budget.shared_memory_limit:
+        return ""
+    return f"needs {needed:,} bytes of shared memory, there are {budget.shared_memory_limit:,}"
 
 
 def _most_accumulators(config: KernelConfig, budget: Budget) -> int:

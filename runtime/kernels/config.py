@@ -17,6 +17,8 @@ Direction = Literal["forward", "dkdv", "dq"]
 DIRECTIONS: tuple[Direction, ...] = ("forward", "dkdv", "dq")
 
 MAX_HEAD_DIM = 256
+WARPS = (1, 2, 4, 8, 16, 32)  # of a program
+MOST_STAGES = 8
 L2_MIB = 32  # an H200's L2 holds 50 MB
 _BARRIERS = 2816  # [bytes] mbarriers, scratch of reductions, pattern words
 _BARRIERS_GLUON = 1024  # [bytes] mbarriers, records of items, scratch
@@ -43,18 +45,16 @@ class KernelConfig:
     kernel: str = "triton"
     l2_mib: int = L2_MIB
 
+    @property
+    def programs_sharing(self) -> int:
+        """How many programs are to share a multiprocessor, counted for their shared memory."""
+        is_gluon_forward = self.kernel == "gluon" and self.direction == "forward"
+        return programs_sharing(self.block_m) if is_gluon_forward else 1
+
     def shared_memory_bytes(
-        self,
-        *,
-        head_dim: int,
-        v_head_dim: int,
-        itemsize: int,
-        architecture: int = 90,
-        alone: bool = False,
+        self, *, head_dim: int, v_head_dim: int, itemsize: int, architecture: int = 90
     ) -> int:
         """Blocks held, blocks in flight, barriers; what Triton allocates, or a bit more.
-
-        Where two programs are to share a multiprocessor: of both, or of one if it is `alone`.
 
         Patterns need no room of their own: their loop has one block less in flight.
         On sm_100 what two products read stays in flight for one more block.
@@ -74,8 +74,7 @@ class KernelConfig:
             d, dv = math.prod(pieces_of(head_dim)), padded_dim(v_head_dim)
             held = q_buffers(d, dv) * self.block_m * max(d, dv) * itemsize
             walked = self.block_n * (d + dv) * itemsize + self.block_m * 16  # words of a pattern
-            shared = held + self.num_stages * walked + _BARRIERS_GLUON
-            return shared * (1 if alone else programs_sharing(self.block_m))
+            return held + self.num_stages * walked + _BARRIERS_GLUON
         match self.direction:
             case "forward":
                 held = self.block_m * padded_dim(head_dim) * itemsize

@@ -8,12 +8,13 @@ from cmask.runtime.kernels.config import (
     GLUON_BACKWARD_DIMS,
     GLUON_SHAPES,
     GLUON_STAGES,
+    MOST_STAGES,
+    WARPS,
     KernelConfig,
 )
+from cmask.runtime.kernels.decode_config import DecodeConfig
 
-SIDES = (16, 32, 64, 128)  # a matrix product's least side; lists and bounds are padded to 128
-WARPS = (1, 2, 4, 8, 16, 32)
-MOST_STAGES = 8
+_SIDES = (16, 32, 64, 128)  # a matrix product's least side; lists and bounds are padded to 128
 
 
 def check_config(config: KernelConfig, kernel: str, head_dim: int, v_head_dim: int) -> None:
@@ -40,14 +41,18 @@ def fault_of(config: KernelConfig, head_dim: int, v_head_dim: int) -> str:
         return f"a configuration has whole numbers above 0, got {config}"
     if config.kernel == "gluon":
         return _fault_on_hopper(config, head_dim, v_head_dim)
-    name = f'{config.direction} by "triton"'
-    if not {config.block_m, config.block_n} <= set(SIDES):
-        shape = f"{config.block_m} × {config.block_n}"
-        return f"{name} has blocks with sides of {listed(SIDES)}, got {shape}"
-    if config.num_warps not in WARPS:
-        return f"{name} has {listed(WARPS)} warps, got {config.num_warps}"
-    if config.num_stages > MOST_STAGES:
-        return f"{name} has at most {MOST_STAGES} stages, got {config.num_stages}"
+    return fault_of_launch(f'{config.direction} by "triton"', config)
+
+
+def fault_of_launch(name: str, launch: KernelConfig | DecodeConfig) -> str:
+    """The same of what Triton is launched with; name: of the kernel."""
+    if not {launch.block_m, launch.block_n} <= set(_SIDES):
+        shape = f"{launch.block_m} × {launch.block_n}"
+        return f"{name} has blocks with sides of {listed(_SIDES)}, got {shape}"
+    if launch.num_warps not in WARPS:
+        return f"{name} has {listed(WARPS)} warps, got {launch.num_warps}"
+    if not 1 <= launch.num_stages <= MOST_STAGES:
+        return f"{name} has 1 to {MOST_STAGES} stages, got {launch.num_stages}"
     return ""
 
 

@@ -8,12 +8,11 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from cmask.runtime.checks import listed
 from cmask.runtime.derive.bound import BoundMask
 from cmask.runtime.derive.rows import RowIntervals
 from cmask.runtime.derive.signatures import MAX_BOUNDS, row_bounds
 from cmask.runtime.kernels.budget import ITEMSIZE, SMALLEST_SHARED_MEMORY
-from cmask.runtime.kernels.config_checks import MOST_STAGES, SIDES, WARPS
+from cmask.runtime.kernels.config_checks import fault_of_launch
 from cmask.runtime.kernels.decode_config import (
     DecodeConfig,
     DecodeLaunch,
@@ -153,14 +152,8 @@ def _check(kind: DecodeKind, limit: int) -> None:
     """Refuse a caller's block shape that no kernel has; raises ValueError."""
     config = kind.config
     assert config is not None, "chosen ones fit"
-    if not {config.block_m, config.block_n} <= set(SIDES):
-        shape = f"{config.block_m} × {config.block_n}"
-        raise ValueError(f"decode has blocks with sides of {listed(SIDES)}, got {shape}")
-    if config.num_warps not in WARPS or config.num_stages not in range(1, MOST_STAGES + 1):
-        raise ValueError(
-            f"decode has {listed(WARPS)} warps and 1 to {MOST_STAGES} stages, got "
-            f"{config.num_warps} and {config.num_stages}"
-        )
+    if why := fault_of_launch("decode", config):
+        raise ValueError(why)
     itemsize = kind.dtype.itemsize
     dims = {"head_dim": kind.head_dim, "v_head_dim": kind.v_head_dim}
     needed = config.shared_memory_bytes(**dims, itemsize=itemsize)

@@ -13,7 +13,7 @@ from cmask.runtime.checks import listed
 from cmask.runtime.derive.bound import BoundMask
 from cmask.runtime.derive.boxes import GridRows
 from cmask.runtime.kernels import HALVES, NAMES, choose_kernel
-from cmask.runtime.kernels.budget import ITEMSIZE, SMALLEST_SHARED_MEMORY, Budget, shortage
+from cmask.runtime.kernels.budget import ITEMSIZE, SMALLEST_SHARED_MEMORY, Budget, lack_of_memory
 from cmask.runtime.kernels.config import (
     DIRECTIONS,
     GLUON_BACKWARD_DQ,
@@ -220,15 +220,7 @@ def _measured(kind: CallKind, stored: tuple[StoredConfig, ...]) -> Measured:
         return {}
     if _name(kind.dtype) not in ITEMSIZE:
         return {}
-    limit, architecture = _resources(kind.device)
-    budget = Budget(
-        dtype=_name(kind.dtype),
-        head_dim=kind.head_dim,
-        v_head_dim=kind.v_head_dim,
-        shared_memory_limit=limit,
-        architecture=architecture,
-    )
-    return measured_configs(stored, budget)
+    return measured_configs(stored, _budget(kind))
 
 
 def _kernel(kind: CallKind, measured: Measured) -> str:
@@ -281,19 +273,12 @@ def _configs(
     """
     if kernel == "reference":
         return [REFERENCE_CONFIG]
-    limit, architecture = _resources(kind.device)
-    budget = Budget(
-        dtype=_name(kind.dtype),
-        head_dim=kind.head_dim,
-        v_head_dim=kind.v_head_dim,
-        shared_memory_limit=limit,
-        architecture=architecture,
-    )
+    budget = _budget(kind)
     given = of_kernel(measured, kernel)
     given |= {config.direction: config for config in kind.configs or ()}
     for config in given.values():
         check_config(config, kernel, kind.head_dim, kind.v_head_dim)
-        if config.kernel == "gluon" and (lack := shortage(config, budget, alone=True)):
+        if config.kernel == "gluon" and (lack := lack_of_memory(config, budget)):
             raise ValueError(f'{config.direction} by "gluon" with these blocks {lack}')
 
     def chosen(direction: Direction) -> KernelConfig:
@@ -302,8 +287,8 @@ def _configs(
             dtype=_name(kind.dtype),
             head_dim=kind.head_dim,
             v_head_dim=kind.v_head_dim,
-            shared_memory_limit=limit,
-            architecture=architecture,
+            shared_memory_limit=budget.shared_memory_limit,
+            architecture=budget.architecture,
             kernel=kernel,
             shape=plan.forward_shape if kernel == "gluon" else None,
         )
@@ -319,6 +304,17 @@ def _configs(
     if dq.kernel == "gluon" and not by_hopper:
         raise ValueError(f'dq by "gluon" needs dkdv by "gluon", got "{configs[1].kernel}"')
     return configs
+
+
+def _budget(kind: CallKind) -> Budget:
+    limit, architecture = _resources(kind.device)
+    return Budget(
+        dtype=_name(kind.dtype),
+        head_dim=kind.head_dim,
+        v_head_dim=kind.v_head_dim,
+        shared_memory_limit=limit,
+        architecture=architecture,
+    )
 
 
 def _resources(device: torch.device) -> tuple[int, int]:

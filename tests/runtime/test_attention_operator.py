@@ -256,7 +256,7 @@ def test_stages_without_barriers_are_refused(direction: Direction, stages: int) 
     ("change", "words"),
     [
         ({"num_warps": 3}, "has 1, 2, 4, 8, 16, 32 warps, got 3"),
-        ({"num_stages": 9}, "at most 8 stages, got 9"),
+        ({"num_stages": 9}, "has 1 to 8 stages, got 9"),
         ({"num_stages": 2.0}, "whole numbers"),
         ({"l2_mib": 0}, "whole numbers"),
         ({"kernel": "gluon", "num_warps": 4}, "has 8 warps for such blocks, got 4"),
