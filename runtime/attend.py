@@ -146,7 +146,8 @@ def attention(
 
     Within `torch.autocast` q, k and v are cast to its dtype, float64 excepted.
 
-    Raises ValueError that names the argument, what was expected and what came; TypeError for `plan`.
+    Raises TypeError for a `plan` that is none, and ValueError that names any other argument,
+    what was expected and what came.
     """
     if not hasattr(plan, "ready"):
         raise TypeError(f"plan must be what `mask.bind(...)` gives, got {type(plan).__name__}")
